@@ -1,0 +1,74 @@
+# The one door to the project: `make` lists what there is. Every target first brings .venv up to the lock files.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.ready
+JARS := .cache/jars/spark/stamp
+SOURCES := src tests $(wildcard benchmarks examples)
+# JVM tests run in one process and share one JVM; the others use every core.
+PYTEST := $(PYTHON) -m pytest
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(READY)  ## Show PyArctic at work on tables it makes in .demo/
+	@$(PYTHON) examples/demo.py
+
+.PHONY: test
+test: test-fast test-spark  ## Run all tests
+
+.PHONY: test-fast
+test-fast: $(READY)  ## Run the tests that need no Java, in parallel
+	$(PYTEST) -m "not jvm" -n auto -q
+
+.PHONY: test-spark
+test-spark: $(READY) $(JARS)  ## Run the tests against Spark and Iceberg Java, on one JVM
+	$(PYTEST) -m jvm -q
+
+.PHONY: check
+check: $(READY)  ## Check format, style, types, the borders between rooms, and dependencies
+	$(PYTHON) -m ruff format --check $(SOURCES)
+	$(PYTHON) -m ruff check $(SOURCES)
+	$(PYTHON) -m mypy $(SOURCES)
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/deptry src
+
+.PHONY: fmt
+fmt: $(READY)  ## Format the code and repair what can be repaired
+	$(PYTHON) -m ruff check --fix $(SOURCES)
+	$(PYTHON) -m ruff format $(SOURCES)
+
+.PHONY: bench
+bench: $(READY)  ## Measure and print the figures
+	@$(PYTHON) -m benchmarks
+
+COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	--custom-compile-command "make lock"
+.PHONY: lock
+lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to the newest versions)
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) --group java -o requirements-java.lock
+
+.PHONY: jars
+jars: $(JARS)  ## Get the jars of Iceberg Java that the tests compare with
+
+.PHONY: clean
+clean:  ## Remove everything that was built or fetched
+	rm -rf $(VENV) .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +
+
+$(JARS): tests/oracle/pom.xml | $(READY)
+	@echo "Getting the jars of Iceberg Java"
+	@$(PYTHON) -m tests.oracle.jars
+	@touch $@
+
+$(READY): requirements.lock requirements-java.lock pyproject.toml tools/bootstrap
+	@tools/bootstrap $(VENV)
+	@touch $@

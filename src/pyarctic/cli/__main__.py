@@ -1,0 +1,8 @@
+"""`python -m pyarctic.cli` is the command `arctic`."""
+
+import sys
+
+from pyarctic.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

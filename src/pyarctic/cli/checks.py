@@ -1,0 +1,175 @@
+"""Checks of the surroundings: each one answers ok, warn or fault with a detail and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import typer
+
+from pyarctic.cli.columns import Column
+from pyarctic.cli.errors import BAD_ANSWER
+from pyarctic.errors import ArcticError
+
+State = Literal["ok", "warn", "fault"]
+PATIENCE_SECONDS = 20.0
+"""How long a catalog may take to answer before it counts as out of reach."""
+OLDEST_PYTHON = (3, 11)
+SPARK_SERIES = "4.1"
+
+CHECK_COLUMNS = (
+    Column("state", "State", "state", priority=0),
+    Column("check", "Check", priority=0, identity=True),
+    Column("detail", "Detail", priority=0),
+    Column("hint", "Hint", priority=0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One answer."""
+
+    check: str
+    state: State
+    detail: str
+    hint: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"check": self.check, "state": self.state, "detail": self.detail, "hint": self.hint}
+
+
+def worst_exit(checks: Iterable[Check]) -> None:
+    """End with the exit code of a bad answer when there is a fault."""
+    if any(one.state == "fault" for one in checks):
+        raise typer.Exit(BAD_ANSWER)
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check of `arctic doctor`, in the order in which one thing needs the other."""
+    yield check_python()
+    for package in ("pyiceberg", "pyarrow", "polars"):
+        yield check_package(package)
+    yield check_pyspark()
+    yield check_java()
+    yield check_cache()
+    config = check_config()
+    yield config
+    if config.state != "fault":
+        yield from check_catalogs()
+
+
+def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Check:
+    text = ".".join(str(part) for part in version)
+    if version[:2] >= OLDEST_PYTHON:
+        return Check(check="python", state="ok", detail=text)
+    return Check(check="python", state="fault", detail=text, hint="PyArctic needs Python 3.11 or newer")
+
+
+def check_package(name: str) -> Check:
+    version = _version(name)
+    if version is None:
+        return Check(check=name, state="fault", detail="not installed", hint=f"pip install {name}")
+    return Check(check=name, state="ok", detail=version)
+
+
+def check_pyspark() -> Check:
+    version = _version("pyspark")
+    hint = f'pip install "pyspark~={SPARK_SERIES}.0"; only work on Spark needs it'
+    if version is None:
+        return Check(check="pyspark", state="warn", detail="not installed", hint=hint)
+    if version.split(".")[:2] != SPARK_SERIES.split("."):
+        return Check(check="pyspark", state="warn", detail=f"{version} is not {SPARK_SERIES}.x", hint=hint)
+    return Check(check="pyspark", state="ok", detail=version)
+
+
+def check_java() -> Check:
+    """Only Spark needs Java, so its absence is no fault."""
+    from pyarctic.spark import java
+
+    try:
+        found = java.find()
+    except ArcticError as error:
+        return Check(check="java", state="warn", detail=str(error), hint=error.hint)
+    return Check(check="java", state="ok", detail=f"{found.major}, {found.executable} ({found.origin})")
+
+
+def check_cache() -> Check:
+    from pyarctic.config import cache_dir
+
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        detail = f"{folder} cannot be written: {error.strerror or error}"
+        return Check(check="cache", state="fault", detail=detail, hint="set ARCTIC_CACHE to a folder you may write to")
+    return Check(check="cache", state="ok", detail=str(folder))
+
+
+def check_config() -> Check:
+    from pyarctic.config import load
+
+    try:
+        config = load()
+    except ArcticError as error:
+        return Check(check="config", state="fault", detail=str(error), hint=error.hint)
+    if config.source is None:
+        return Check(check="config", state="ok", detail="no arctic.yaml; catalogs come from PyIceberg's configuration")
+    count = len(config.catalogs)
+    return Check(check="config", state="ok", detail=f"{config.source}, {count} catalog{'' if count == 1 else 's'}")
+
+
+def check_catalogs() -> Iterator[Check]:
+    from pyarctic.table import catalog_names
+
+    names = catalog_names()
+    if not names:
+        hint = "declare one under `catalogs:` in arctic.yaml"
+        yield Check(check="catalogs", state="warn", detail="none configured", hint=hint)
+    for name in names:
+        yield check_catalog(name)
+
+
+def check_catalog(name: str) -> Check:
+    """Whether the catalog lists its databases."""
+    from pyarctic.config import masked_text
+
+    answer: list[Check] = []
+
+    def ask() -> None:
+        from pyarctic.table import open_catalog
+
+        try:
+            count = len(open_catalog(name).list_namespaces())
+        except ArcticError as error:
+            detail = masked_text(str(error))
+            answer.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
+        except Exception as error:  # noqa: BLE001 - what a strange catalog raises is the finding
+            detail = masked_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            hint = "look at its address and credentials: `arctic catalog ls --wide`"
+            answer.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=hint))
+        else:
+            detail = f"answers; {count} database{'' if count == 1 else 's'}"
+            answer.append(Check(check=f"catalog {name}", state="ok", detail=detail))
+
+    # A daemon thread, because a connection that hangs has no time limit of its own and must not hold up the others.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_SECONDS)
+    if answer:
+        return answer[0]
+    detail = f"no answer within {PATIENCE_SECONDS:.0f} s"
+    return Check(check=f"catalog {name}", state="fault", detail=detail, hint="is the address right and reachable?")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,293 @@
+"""`arctic table`: what tables there are and what they are made of."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from pyarctic.cli.output import Column, Frame, Section, emit, emit_details
+from pyarctic.cli.session import (
+    AbsoluteOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    LimitOption,
+    RefOption,
+    SnapshotOption,
+    TableArgument,
+    WideOption,
+    chosen,
+    new_group,
+    working,
+)
+from pyarctic.errors import UsageError
+from pyarctic.units import format_bytes, format_count
+
+group = new_group("Tables: list them and look inside.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'")
+
+
+class _DataFrame(Protocol):
+    """As much of the library's frames as is needed to list them; which library makes them is not known here."""
+
+    @property
+    def columns(self) -> list[str]: ...
+    @property
+    def height(self) -> int: ...
+    def iter_slices(self, n_rows: int) -> Iterator[Any]: ...
+
+
+class Content(enum.StrEnum):
+    """Which files of a table."""
+
+    DATA = "data"
+    POSITION_DELETES = "position-deletes"
+    EQUALITY_DELETES = "equality-deletes"
+    DELETION_VECTOR = "deletion-vector"
+
+
+FILE_COLUMNS = (
+    Column("content", "Content", priority=3),
+    Column("partition", "Partition", priority=2),
+    Column("record_count", "Records", "count", priority=2),
+    Column("file_size_bytes", "Size", "bytes"),
+    Column("data_sequence_number", "Sequence", "count", priority=4),
+    Column("file_format", "Format", priority=6),
+    Column("spec_id", "Spec", "count", priority=8),
+    Column("snapshot_id", "Snapshot", "id", priority=7),
+    Column("file_path", "File", priority=0, identity=True),
+)
+PARTITION_COLUMNS = (
+    Column("partition", "Partition", priority=0, identity=True),
+    Column("spec_id", "Spec", "count", priority=4),
+    Column("data_files", "Files", "count"),
+    Column("records", "Records", "count"),
+    Column("data_bytes", "Data", "bytes"),
+    Column("position_delete_files", "Position deletes", "count", priority=2),
+    Column("equality_delete_files", "Equality deletes", "count", priority=2),
+    Column("deletion_vectors", "Vectors", "count", priority=3),
+    Column("delete_bytes", "Deletes", "bytes", priority=3),
+)
+SNAPSHOT_COLUMNS = (
+    Column("snapshot_id", "Snapshot", "id", priority=0, identity=True),
+    Column("committed_at", "Committed", "time", priority=0),
+    Column("operation", "Operation"),
+    Column("refs", "Refs", priority=2),
+    Column("sequence_number", "Sequence", "count", priority=4),
+    Column("parent_id", "Parent", "id", priority=7),
+    Column("added_data_files", "+Files", "count", priority=3),
+    Column("deleted_data_files", "-Files", "count", priority=3),
+    Column("added_delete_files", "+Deletes", "count", priority=5),
+    Column("removed_delete_files", "-Deletes", "count", priority=5),
+    Column("total_records", "Records", "count", priority=2),
+    Column("summary", "Summary", "json", priority=9),
+)
+
+
+@group.command("ls")
+def ls(
+    pattern: Annotated[str | None, typer.Argument(metavar="[GLOB]", help="catalog.database.table with * and ?")] = None,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+) -> None:
+    """List tables by name.
+
+    \b
+    Example:
+      arctic table ls 'demo.*.orders*'
+    """
+    from pyarctic.table import catalog_names, list_tables
+
+    with working("asking the catalogs"):
+        names = list_tables(pattern)
+    remark = None if names or catalog_names() else "no catalog is configured, `arctic doctor` tells more"
+    columns = (Column("name", "Table", priority=0, identity=True),)
+    frame = Frame(columns=columns, rows=[{"name": name} for name in names], noun="tables", remark=remark)
+    # A name is short and leaving some off would mislead: all of them, for people too.
+    emit(frame, output_format=chosen(output_format, as_json), wide=wide, limit=0)
+
+
+@group.command("show")
+def show(
+    name: TableArgument,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    absolute: AbsoluteOption = False,
+) -> None:
+    """Show one table: schema, layout, size and properties.
+
+    \b
+    Example:
+      arctic table show demo.shop.orders
+    """
+    from pyarctic.table import open_table
+
+    with working(f"reading {name}"):
+        summary = open_table(name).summary()
+    emit_details(summary, list(_sections(summary)), output_format=chosen(output_format, as_json), absolute=absolute)
+
+
+@group.command("files")
+def files(
+    name: TableArgument,
+    content: Annotated[Content | None, typer.Option("--content", help="Only files of this content.")] = None,
+    snapshot: SnapshotOption = None,
+    ref: RefOption = None,
+    limit: LimitOption = None,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+) -> None:
+    """List the files of a table.
+
+    \b
+    Example:
+      arctic table files demo.shop.orders --content data
+    """
+    from pyarctic.table import open_table
+
+    at_most_one(snapshot=snapshot, ref=ref)
+    with working(f"listing the files of {name}"):
+        table = open_table(name)
+        frame = table.files(snapshot_id=snapshot, ref=ref, content=content.value if content else None)
+    folder = table.location.rstrip("/") + "/"
+    columns = [replace(column, prefix=folder) if column.name == "file_path" else column for column in FILE_COLUMNS]
+    noun = "files" if content is None else f"{content.value} files"
+    remark = f"{format_bytes(int(frame['file_size_bytes'].sum() or 0))} under {folder}"
+    emit(
+        _listed(frame, columns, noun, remark=remark),
+        output_format=chosen(output_format, as_json),
+        wide=wide,
+        limit=limit,
+    )
+
+
+@group.command("partitions")
+def partitions(
+    name: TableArgument,
+    snapshot: SnapshotOption = None,
+    ref: RefOption = None,
+    limit: LimitOption = None,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+) -> None:
+    """List the partitions of a table with their files and deletes.
+
+    \b
+    Example:
+      arctic table partitions demo.shop.orders
+    """
+    from pyarctic.table import open_table
+
+    at_most_one(snapshot=snapshot, ref=ref)
+    with working(f"listing the partitions of {name}"):
+        frame = open_table(name).partitions(snapshot_id=snapshot, ref=ref)
+    emit(
+        _listed(frame, PARTITION_COLUMNS, "partitions"),
+        output_format=chosen(output_format, as_json),
+        wide=wide,
+        limit=limit,
+    )
+
+
+@group.command("snapshots")
+def snapshots(
+    name: TableArgument,
+    limit: LimitOption = None,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+    absolute: AbsoluteOption = False,
+) -> None:
+    """List the snapshots of a table.
+
+    \b
+    Example:
+      arctic table snapshots demo.shop.orders
+    """
+    from pyarctic.table import open_table
+
+    with working(f"reading {name}"):
+        frame = open_table(name).snapshots()
+    emit(
+        _listed(frame, SNAPSHOT_COLUMNS, "snapshots"),
+        output_format=chosen(output_format, as_json),
+        wide=wide,
+        absolute=absolute,
+        limit=limit,
+    )
+
+
+def at_most_one(**options: object) -> None:
+    """Refuse options that contradict each other."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="name one point in time")
+
+
+def _listed(frame: _DataFrame, known: Sequence[Column], noun: str, remark: str | None = None) -> Frame:
+    """A frame of the library for the port: columns known here first, any further ones after them, dropped first."""
+    names = set(frame.columns)
+    listed = {column.name for column in known}
+    further = (Column(name, name, _kind(name), priority=9) for name in frame.columns if name not in listed)
+    columns = (*(column for column in known if column.name in names), *further)
+    rows = (row for piece in frame.iter_slices(4096) for row in piece.iter_rows(named=True))
+    return Frame(columns=columns, rows=rows, noun=noun, total=frame.height, remark=remark)
+
+
+def _kind(name: str) -> Any:
+    """The kind of a column by the naming rule of the project."""
+    if name.endswith("_bytes"):
+        return "bytes"
+    if name.endswith("_at"):
+        return "time"
+    return "id" if name.endswith("snapshot_id") else "text"
+
+
+def _sections(summary: Mapping[str, Any]) -> Iterator[Section]:
+    facts = [{"field": field, "value": value} for field, value in _facts(summary)]
+    pair = (Column("field", "Field"), Column("value", "Value", "time"))
+    yield Section(title=None, frame=Frame(columns=pair, rows=facts))
+    schema = (
+        Column("id", "Id", "count"),
+        Column("name", "Column"),
+        Column("type", "Type"),
+        Column("required", "Required"),
+        Column("doc", "Description"),
+    )
+    yield Section(title="Schema", frame=Frame(columns=schema, rows=summary.get("schema") or []))
+    refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
+    yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
+    pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
+    properties = (Column("key", "Key"), Column("value", "Value"))
+    yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
+
+
+def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
+    """The scalar part of a summary as lines people read; what is absent gets no line."""
+    for field, label in (("name", "Table"), ("kind", "Kind"), ("uuid", "UUID"), ("location", "Location")):
+        yield label, str(summary[field])
+    yield "Format version", str(summary["format_version"])
+    yield "Partitioned by", ", ".join(summary.get("partition_spec") or ()) or "nothing"
+    if summary.get("sort_order"):
+        yield "Sorted by", ", ".join(summary["sort_order"])
+    if summary.get("primary_key"):
+        yield "Primary key", ", ".join(summary["primary_key"])
+    yield "Snapshot", str(summary.get("current_snapshot_id") or "none yet")
+    yield "Snapshots", format_count(summary["snapshots"])
+    if summary.get("last_updated_at"):
+        yield "Last updated", datetime.fromisoformat(summary["last_updated_at"])
+    yield "Records", format_count(summary["records"])
+    yield "Data files", format_count(summary["data_files"])
+    yield "Data", format_bytes(summary["data_bytes"])
+    for kind in ("position_delete_files", "equality_delete_files", "deletion_vectors"):
+        if summary.get(kind):
+            yield kind.replace("_", " ").capitalize(), format_count(summary[kind])
+    if summary.get("delete_bytes"):
+        yield "Deletes", format_bytes(summary["delete_bytes"])

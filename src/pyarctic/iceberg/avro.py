@@ -1,0 +1,241 @@
+"""Avro containers as Polars frames, fast: inflate, join the blocks, flatten the schema, let Polars decode.
+
+Three facts of Avro's binary form carry this module; none of them touches the encoded bytes:
+
+* A record is the concatenation of its fields. Lifting a nested record's fields into the outer schema changes nothing in
+  the data, but lets the decoder *skip* the fields nobody asked for (a manifest's statistics are most of its bytes).
+* A map is encoded exactly as an array of (key, value) records, which is the form Polars can read.
+* A logical type is an annotation. Without it every value comes back in its physical form, the same from every writer.
+
+Joining the blocks also makes PyIceberg's manifests cheap, which have one block per entry.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from pyarctic.errors import Damaged, Unsupported
+
+MAGIC = b"Obj\x01"
+SYNC_SIZE = 16
+DAMAGED_HINT = "The file was cut off or overwritten. Restore it from a backup, or roll back to an earlier snapshot."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroContainer:
+    """A container with its blocks inflated and joined into one."""
+
+    path: str
+    metadata: dict[str, bytes]
+    sync: bytes
+    count: int
+    body: bytes
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = json.loads(self.metadata["avro.schema"])
+        return schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroField:
+    """One field of a flattened record: where it stood, its Iceberg field id, its type."""
+
+    path: tuple[str, ...]
+    field_id: int | None
+    type: Any
+
+
+def parse_container(data: bytes, path: str) -> AvroContainer:
+    """Take a container apart; `path` is only for messages."""
+    if data[:4] != MAGIC:
+        raise Damaged(f"not an Avro file, or cut off at its start: {path}", hint=DAMAGED_HINT, file=path)
+    try:
+        metadata, at = _read_header(data)
+        sync = data[at : at + SYNC_SIZE]
+        blocks, count = _read_blocks(data, at + SYNC_SIZE, sync)
+    except (IndexError, ValueError) as cause:
+        raise Damaged(f"Avro file is truncated or corrupt: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
+    codec = metadata.get("avro.codec", b"null").decode()
+    inflate = _CODECS.get(codec)
+    if inflate is None:
+        raise Unsupported(
+            f"Avro codec {codec!r} is not known: {path}",
+            hint=f"Rewrite the manifests with one of: {', '.join(_CODECS)}.",
+            file=path,
+            codec=codec,
+        )
+    try:
+        body = b"".join([inflate(block) for block in blocks])
+    except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, pa.ArrowInvalid) as cause:
+        raise Damaged(f"Avro block does not decompress: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
+    return AvroContainer(path=path, metadata=metadata, sync=sync, count=count, body=body)
+
+
+def flatten(schema: dict[str, Any], inline: Collection[str], _above: tuple[str, ...] = ()) -> list[AvroField]:
+    """The record's fields in order, with those records named in `inline` replaced by their own fields."""
+    fields: list[AvroField] = []
+    for field in schema["fields"]:
+        path = (*_above, field["name"])
+        if field["name"] in inline and isinstance(field["type"], dict) and field["type"]["type"] == "record":
+            fields += flatten(field["type"], inline, path)
+        else:
+            fields.append(AvroField(path=path, field_id=field.get("field-id"), type=_physical(field["type"])))
+    return fields
+
+
+def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: Sequence[str | None]) -> pl.DataFrame:
+    """Decode the fields that were given a name; the others are skipped over."""
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [
+            {"name": name or f"skipped_{index}", "type": field.type}
+            for index, (field, name) in enumerate(zip(fields, names, strict=True))
+        ],
+    }
+    metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
+    parts = [MAGIC, _varint(len(metadata))]
+    for key, value in metadata.items():
+        parts += [_varint(len(key)), key.encode(), _varint(len(value)), value]
+    parts += [b"\x00", container.sync]
+    if container.count:
+        parts += [_varint(container.count), _varint(len(container.body)), container.body, container.sync]
+    wanted = [name for name in names if name is not None]
+    try:
+        frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
+        raise Damaged(f"Avro data does not fit its schema: {container.path}", hint=DAMAGED_HINT, file=container.path) from cause
+    if frame.height != container.count:
+        raise Damaged(
+            f"Avro file announces {container.count} records and holds {frame.height}: {container.path}",
+            hint=DAMAGED_HINT,
+            file=container.path,
+        )
+    return frame
+
+
+def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
+    metadata: dict[str, bytes] = {}
+    at = len(MAGIC)
+    while True:
+        count, at = _read_varint(data, at)
+        if count == 0:
+            return metadata, at
+        if count < 0:  # a negative count is followed by the size of the block in bytes
+            count = -count
+            _, at = _read_varint(data, at)
+        for _ in range(count):
+            key, at = _read_chunk(data, at)
+            value, at = _read_chunk(data, at)
+            metadata[key.decode()] = value
+
+
+def _read_blocks(data: bytes, at: int, sync: bytes) -> tuple[list[bytes], int]:
+    blocks: list[bytes] = []
+    total = 0
+    while at < len(data):
+        count, at = _read_varint(data, at)
+        block, at = _read_chunk(data, at)
+        if data[at : at + SYNC_SIZE] != sync:
+            msg = "sync marker differs"
+            raise ValueError(msg)
+        at += SYNC_SIZE
+        total += count
+        blocks.append(block)
+    return blocks, total
+
+
+def _read_chunk(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _read_varint(data, at)
+    end = at + size
+    if size < 0 or end > len(data):
+        msg = "ends early"
+        raise ValueError(msg)
+    return data[at:end], end
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    shift = value = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _varint(value: int) -> bytes:
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value & ~0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _physical(type_: Any) -> Any:
+    """The type without logical annotations and with maps as arrays of pairs."""
+    if isinstance(type_, list):
+        return [_physical(option) for option in type_]
+    if not isinstance(type_, dict):
+        return type_
+    kind = type_["type"]
+    if kind == "record":
+        fields = [{"name": field["name"], "type": _physical(field["type"])} for field in type_["fields"]]
+        return {"type": "record", "name": type_["name"], "fields": fields}
+    if kind == "array":
+        return {"type": "array", "items": _physical(type_["items"])}
+    if kind == "map":
+        pair = [{"name": "key", "type": "string"}, {"name": "value", "type": _physical(type_["values"])}]
+        return {"type": "array", "items": {"type": "record", "name": "pair", "fields": pair}}
+    if kind == "fixed":
+        return {"type": "fixed", "name": type_["name"], "size": type_["size"]}
+    return _physical(kind)
+
+
+def _inflate_deflate(block: bytes) -> bytes:
+    return zlib.decompress(block, -15)
+
+
+def _inflate_snappy(block: bytes) -> bytes:
+    # Avro puts a big-endian CRC of the plain bytes behind the snappy data, which itself starts with their number.
+    size = shift = 0
+    for byte in block:
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    plain = bytes(pa.decompress(block[:-4], decompressed_size=size, codec="snappy", asbytes=True))
+    if zlib.crc32(plain) != int.from_bytes(block[-4:], "big"):
+        msg = "checksum differs"
+        raise ValueError(msg)
+    return plain
+
+
+def _inflate_zstandard(block: bytes) -> bytes:
+    # Read as a stream: writers are free to leave the plain size out of the frame header.
+    with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+        return bytes(stream.read())
+
+
+_CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": _inflate_deflate,
+    "snappy": _inflate_snappy,
+    "zstandard": _inflate_zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}

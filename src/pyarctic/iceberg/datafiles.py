@@ -1,0 +1,167 @@
+"""Reading data and delete files of any format as Arrow batches that know their true row positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import orc
+from pyiceberg.io import FileIO
+from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from pyarctic.errors import Damaged, Unsupported
+from pyarctic.iceberg.avro import flatten, parse_container, read_columns
+from pyarctic.iceberg.projection import Mappings, fields_by_id, names_for
+from pyarctic.iceberg.storage import opened, read_bytes
+
+TARGET_BATCH_BYTES = 16 << 20
+MOST_BATCH_ROWS = 128 << 10
+"""Batches hold at most this many rows, fewer when rows are wide, so that memory does not follow the file's size."""
+
+MakeFilter = Callable[["OpenFile"], ds.Expression | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFile:
+    """A file's schema, and how to name its fields when they carry no ids."""
+
+    path: str
+    schema: pa.Schema
+    names: Mappings
+
+    def columns(self, field_ids: set[int]) -> list[str]:
+        """The columns of these (top-level) fields that the file has; one column at least, because rows must be counted."""
+        found = fields_by_id(self.schema, self.names)
+        return [at.field.name for field_id, at in found.items() if field_id in field_ids] or self.schema.names[:1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some consecutive rows of a file; `position` is the true position of the first one."""
+
+    file: OpenFile
+    position: int
+    batch: pa.RecordBatch
+
+
+def read_pieces(
+    io: FileIO,
+    path: str,
+    file_format: str,
+    mapping: NameMapping | None,
+    field_ids: set[int],
+    make_filter: MakeFilter = lambda _: None,
+) -> Iterator[Piece]:
+    """The rows of a file in order, with the columns that hold the given fields. Row groups that the filter rules out are
+    not read; positions count them nevertheless."""
+    with _damage_told(path):
+        match file_format:
+            case "PARQUET":
+                yield from _read_parquet(io, path, mapping, field_ids, make_filter)
+            case "ORC":
+                yield from _read_orc(io, path, mapping, field_ids)
+            case "AVRO":
+                yield from _read_avro(io, path, field_ids)
+            case _:
+                raise Unsupported(
+                    f"file format {file_format} is not known: {path}",
+                    hint="Parquet, ORC and Avro files can be read.",
+                    file=path,
+                )
+
+
+def _read_parquet(
+    io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int], make_filter: MakeFilter
+) -> Iterator[Piece]:
+    with opened(io, path) as stream:
+        source = pq.ParquetFile(stream, pre_buffer=not path.startswith(("file:", "/")))
+        metadata = source.metadata
+        file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
+        columns = file.columns(field_ids)
+        rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+        share = len(columns) / max(len(file.schema), 1)
+        row_bytes = max(size * share / max(metadata.num_rows, 1), 1.0)
+        batch_rows = int(min(MOST_BATCH_ROWS, max(TARGET_BATCH_BYTES // row_bytes, 1024)))
+        starts = [0]
+        for count in rows:
+            starts.append(starts[-1] + count)
+        keep = list(range(metadata.num_row_groups))
+        if (condition := make_filter(file)) is not None:
+            fragment = ds.ParquetFileFormat().make_fragment(stream)
+            keep = [group.id for group in fragment.subset(condition, schema=file.schema).row_groups]
+        for run in _runs(keep):
+            position = starts[run[0]]
+            for batch in source.iter_batches(batch_rows, row_groups=run, columns=_leaves(columns, source), use_threads=False):
+                yield Piece(file=file, position=position, batch=batch)
+                position += batch.num_rows
+
+
+def _leaves(columns: list[str], source: pq.ParquetFile) -> list[str]:
+    # ParquetFile takes dotted paths: naming a top-level column is only safe when its name holds no dot.
+    if not any("." in name for name in columns):
+        return columns
+    wanted = {index for index, name in enumerate(source.schema_arrow.names) if name in columns}
+    paths = [source.schema.column(index).path for index in range(len(source.schema))]
+    return [path for path in paths if any(_within(path, source.schema_arrow.names[index]) for index in wanted)]
+
+
+def _within(path: str, column: str) -> bool:
+    return path == column or path.startswith(column + ".")
+
+
+def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int]) -> Iterator[Piece]:
+    with opened(io, path) as stream:
+        source = orc.ORCFile(stream)
+        file = OpenFile(path=path, schema=source.schema, names=names_for(source.schema, mapping))
+        columns = file.columns(field_ids)
+        position = 0
+        for stripe in range(source.nstripes):
+            batch = source.read_stripe(stripe, columns=columns)
+            yield Piece(file=file, position=position, batch=batch)
+            position += batch.num_rows
+
+
+def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
+    container = parse_container(read_bytes(io, path), path)
+    fields = flatten(container.schema, inline=())
+    frame = read_columns(container, fields, [field.path[0] for field in fields])
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    # Avro's ids stand in its own schema; turned into a name mapping they take the way of files without ids.
+    mapping = create_mapping_from_schema(AvroSchemaConversion().avro_to_iceberg(container.schema))
+    file = OpenFile(path=path, schema=table.schema, names=mapping.root)
+    columns = file.columns(field_ids)
+    position = 0
+    for batch in table.to_batches(max_chunksize=MOST_BATCH_ROWS):
+        yield Piece(file=file, position=position, batch=batch.select(columns))
+        position += batch.num_rows
+
+
+def _runs(groups: list[int]) -> list[list[int]]:
+    """Neighbouring row groups together: within a run positions follow each other."""
+    breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(groups)) if b != a + 1), len(groups)]
+    return [groups[start:end] for start, end in pairwise(breaks) if end > start]
+
+
+@contextmanager
+def _damage_told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowIOError, EOFError) as cause:
+        text = str(cause)
+        if "ncrypt" in text:
+            raise Unsupported(
+                f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path
+            ) from cause
+        raise Damaged(
+            f"file cannot be read: {path} ({text.splitlines()[0] if text else type(cause).__name__})",
+            hint="The file was cut off, overwritten or is of another format than the manifest says.",
+            file=path,
+        ) from cause

@@ -1,0 +1,276 @@
+"""Reading delete files, and asking them about rows: which positions of a file are dead, which keys are.
+
+Position deletes become sorted position arrays per data file. Equality deletes become one index per set of key columns:
+keys hashed to 64 bits, sorted, each with the newest sequence number that deletes it. Hashes only choose candidates;
+a row dies by comparison of its key columns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, StructType
+
+from pyarctic.errors import Damaged, Unsupported
+from pyarctic.iceberg.datafiles import Piece, read_pieces
+from pyarctic.iceberg.deletes import FileDeletes
+from pyarctic.iceberg.manifests import FILE_PATH_ID
+from pyarctic.iceberg.projection import Projection
+from pyarctic.iceberg.vectors import Positions, read_vector
+
+POSITION_ID = 2147483545
+_POSITION_FIELDS = (NestedField(FILE_PATH_ID, "file_path", StringType()), NestedField(POSITION_ID, "pos", LongType()))
+NO_POSITIONS: Positions = np.empty(0, np.int64)
+Mask = npt.NDArray[np.bool_]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def refuse_encrypted(path: str, key_metadata_bytes: int | None) -> None:
+    if key_metadata_bytes is not None:
+        raise Unsupported(f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path)
+
+
+class Held(Generic[Key, Value]):
+    """Things read from files, kept for the next asker; the least used are dropped when they outgrow the memory budget."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._held_bytes = 0
+
+    def get(self, key: Key, read: Callable[[], tuple[Value, int]]) -> Value:
+        """The thing kept under `key`, or the thing `read` gives, with its size in bytes."""
+        if key not in self._held:
+            value, size = read()
+            self._held[key] = (value, size)
+            self._held_bytes += size
+            while self._held_bytes > self.memory_bytes and len(self._held) > 1:
+                _, (_, dropped) = self._held.popitem(last=False)
+                self._held_bytes -= dropped
+        self._held.move_to_end(key)
+        return self._held[key][0]
+
+
+class PositionDeletes:
+    """Dead positions per data file. A delete file about a whole partition is asked once for every data file of it, so
+    decoded ones are held."""
+
+    def __init__(self, io: FileIO, memory_bytes: int) -> None:
+        self._io = io
+        self._held: Held[str, dict[str, Positions]] = Held(memory_bytes)
+
+    def of(self, data_file: str, deletes: FileDeletes) -> Positions:
+        """Ascending dead positions of `data_file` by its vector, or by its position delete files."""
+        if (vector := deletes.vector) is not None:
+            refuse_encrypted(vector["file_path"], vector["key_metadata_bytes"])
+            return read_vector(
+                self._io, vector["file_path"], vector["content_offset"], vector["content_size_bytes"], vector["record_count"]
+            )
+        found = [self._decode(row).get(data_file, NO_POSITIONS) for row in deletes.positions.iter_rows(named=True)]
+        if len(found) == 1:
+            return found[0]
+        return np.unique(np.concatenate(found)) if found else NO_POSITIONS
+
+    def _decode(self, row: Mapping[str, Any]) -> dict[str, Positions]:
+        def read() -> tuple[dict[str, Positions], int]:
+            refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
+            decoded = read_position_deletes(self._io, row["file_path"], row["file_format"])
+            return decoded, sum(len(path) + positions.nbytes for path, positions in decoded.items())
+
+        return self._held.get(row["file_path"], read)
+
+
+def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, Positions]:
+    """A position delete file: data file → ascending, distinct positions. The order in the file is not relied on."""
+    parts = []
+    for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}):
+        projection = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {})
+        batch = projection.apply(piece.batch)
+        parts.append(pl.DataFrame(batch).with_columns(pl.col("file_path").cast(pl.Categorical)))
+    if not parts:
+        return {}
+    rows = pl.concat(parts).group_by("file_path").agg(pl.col("pos").unique().sort())
+    return {name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumns:
+    """The columns of an equality delete: fields by id, with the path of names that leads to each."""
+
+    ids: tuple[int, ...]
+    top_level: tuple[NestedField, ...]
+    paths: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, ids: Sequence[int], schemas: Sequence[Schema], delete_file: str) -> KeyColumns:
+        """Look the ids up in the newest schema that has them: a dropped column still counts."""
+        tops: dict[int, NestedField] = {}
+        paths = []
+        for field_id in sorted(ids):
+            found = next((found for schema in schemas if (found := _path_to(schema, field_id))), None)
+            if found is None:
+                raise Damaged(
+                    f"equality delete file {delete_file} names column id {field_id}, which no schema of the table has",
+                    hint="The delete file was written for another table, or its schema was removed from the metadata.",
+                    file=delete_file,
+                )
+            fields, names = found
+            tops[fields.field_id] = fields
+            paths.append((str(fields.field_id), *names))
+        # Named by id: two schemas may use one name for different columns.
+        renamed = tuple(_as_key(field) for field in tops.values())
+        return cls(ids=tuple(sorted(ids)), top_level=renamed, paths=tuple(paths))
+
+    def frame(self, piece: Piece, constants: Mapping[int, Any]) -> pl.DataFrame:
+        """The key columns of some rows, in comparable form."""
+        batch = Projection.of(piece.batch.schema, piece.file.names, self.top_level, constants).apply(piece.batch)
+        columns = {}
+        for index, path in enumerate(self.paths):
+            array = batch.column(path[0])
+            for name in path[1:]:
+                array = pc.struct_field(array, name)
+            columns[f"key_{index}"] = _comparable(array)
+        return pl.DataFrame(pa.table(columns))
+
+
+def _path_to(schema: Schema, field_id: int) -> tuple[NestedField, tuple[str, ...]] | None:
+    """The top-level field above (or equal to) a field, and the names from there down. Only structs may lie between."""
+
+    def below(field: NestedField) -> tuple[str, ...] | None:
+        if field.field_id == field_id:
+            return ()
+        if isinstance(field.field_type, StructType):
+            for child in field.field_type.fields:
+                if (rest := below(child)) is not None:
+                    return (child.name, *rest)
+        return None
+
+    for field in schema.fields:
+        if (names := below(field)) is not None:
+            return field, names
+    return None
+
+
+def _as_key(field: NestedField) -> NestedField:
+    # Optional whatever the schema says: an old file may lack a column that was required later.
+    return field.model_copy(update={"name": str(field.field_id), "required": False})
+
+
+def _comparable(array: pa.Array) -> pa.Array:
+    """Floats compare by their bits, as Java's comparator does: NaN equals NaN, and 0.0 differs from -0.0."""
+    if pa.types.is_floating(array.type):
+        canonical = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
+        return canonical.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    if pa.types.is_fixed_size_binary(array.type):
+        return array.cast(pa.binary())
+    return array
+
+
+class EqualityIndex:
+    """Deleted keys of some equality delete files with equal key columns."""
+
+    def __init__(self, keys: KeyColumns, rows: pl.DataFrame) -> None:
+        """`rows`: the key columns and `sequence`."""
+        self.keys = keys
+        names = [name for name in rows.columns if name != "sequence"]
+        newest = rows.group_by(names).agg(pl.col("sequence").max())
+        newest = newest.with_columns(hash=hash_rows(newest.select(names))).sort("hash")
+        self._names = names
+        self._rows = newest
+        self._hashes = newest["hash"].to_numpy()
+        self._ambiguous = bool((self._hashes[1:] == self._hashes[:-1]).any())
+
+    @classmethod
+    def read(cls, io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> EqualityIndex:
+        parts = []
+        for row in files.iter_rows(named=True):
+            refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
+            wanted = {field.field_id for field in keys.top_level}
+            for piece in read_pieces(io, row["file_path"], row["file_format"], None, wanted):
+                sequence = pl.lit(row["data_sequence_number"], pl.Int64).alias("sequence")
+                parts.append(keys.frame(piece, {}).with_columns(sequence).unique())
+        if not parts:
+            empty = pl.DataFrame(schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64})
+            return cls(keys, empty)
+        return cls(keys, pl.concat(parts))
+
+    def dead(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
+        """True for rows whose key was deleted after `data_sequence`."""
+        dead = np.zeros(rows.height, dtype=bool)
+        if not len(self._hashes):
+            return dead
+        hashes = hash_rows(rows).to_numpy()
+        at = np.searchsorted(self._hashes, hashes)
+        at[at == len(self._hashes)] = 0
+        candidates = np.flatnonzero(self._hashes[at] == hashes)
+        if not len(candidates):
+            return dead
+        newer = pl.col("sequence") > data_sequence
+        asked = rows[candidates]
+        if self._ambiguous:
+            # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
+            deleted = self._rows.filter(newer).select(self._names)
+            hit = asked.with_row_index("row").join(deleted, on=self._names, how="semi", nulls_equal=True)["row"].to_numpy()
+            dead[candidates[hit]] = True
+            return dead
+        stored = self._rows[at[candidates]]
+        same = stored.select(
+            pl.all_horizontal(newer, *[pl.col(name).eq_missing(asked[name]) for name in self._names])
+        ).to_series()
+        dead[candidates] = same.to_numpy()
+        return dead
+
+
+def hash_rows(rows: pl.DataFrame) -> pl.Series:
+    """Row hashes; equal rows have equal hashes, nulls included."""
+    return rows.hash_rows(seed=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePortion:
+    """Equality delete files with equal key columns that are indexed together."""
+
+    keys: KeyColumns
+    files: pl.DataFrame
+    weight_bytes: int
+
+
+class EqualityDeletes:
+    """Indexes of equality deletes, within a memory budget. Deletes that do not fit into it come in several portions."""
+
+    def __init__(self, io: FileIO, schemas: Sequence[Schema], memory_bytes: int) -> None:
+        self._io = io
+        self._schemas = schemas
+        self._held: Held[tuple[str, ...], EqualityIndex] = Held(memory_bytes)
+
+    def portions(self, files: pl.DataFrame) -> list[DeletePortion]:
+        """The delete files by their key columns, in portions within the memory budget."""
+        portions = []
+        # A key costs its encoded size several times over while an index is built; a rough bound is enough.
+        files = files.with_columns(weight=pl.col("file_size_bytes") * 4 + pl.col("record_count") * 48)
+        for (ids,), group in files.group_by("equality_ids", maintain_order=True):
+            keys = KeyColumns.of(list(ids), self._schemas, group["file_path"][0])
+            number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
+            for part in group.with_columns(portion=number).partition_by("portion"):
+                portions.append(DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())))
+        return portions
+
+    def fit_together(self, portions: Sequence[DeletePortion]) -> bool:
+        return sum(portion.weight_bytes for portion in portions) <= self._held.memory_bytes
+
+    def index(self, portion: DeletePortion) -> EqualityIndex:
+        def read() -> tuple[EqualityIndex, int]:
+            return EqualityIndex.read(self._io, portion.keys, portion.files), portion.weight_bytes
+
+        return self._held.get(tuple(portion.files["file_path"].to_list()), read)

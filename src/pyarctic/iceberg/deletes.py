@@ -1,0 +1,196 @@
+"""Which delete files hit which data files: the scan-planning rules of the specification, answered as ranges.
+
+Deletes are sorted within their group by sequence number, so the deletes of one data file are a run of neighbours:
+from the first one new enough to the end of the group. A million data files and a hundred thousand deletes therefore give
+a few integer columns, never the pairs.
+
+The rules, with d = data sequence number of the data file and e = that of the delete:
+
+* deletion vector: about exactly one data file, d <= e, same partition; it replaces all position deletes of that file
+* position deletes: d <= e, same partition, and about this file when they name one
+* equality deletes: d < e, same partition, or everywhere when their partition spec is unpartitioned
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from pyarctic.errors import Damaged
+from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES
+
+Integers = npt.NDArray[np.int64]
+PARTITION_KEY = ["spec_id", "partition"]
+
+FILE_SCOPED = "file"
+PARTITION_SCOPED = "partition"
+EQUALITY = "equality"
+GLOBAL_EQUALITY = "global"
+KINDS = (FILE_SCOPED, PARTITION_SCOPED, EQUALITY, GLOBAL_EQUALITY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDeletes:
+    """The deletes that apply to one data file."""
+
+    vector: dict[str, Any] | None
+    positions: pl.DataFrame
+    equality: pl.DataFrame
+
+    def __bool__(self) -> bool:
+        return self.vector is not None or bool(self.positions.height or self.equality.height)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteMatches:
+    """The answer: `data` has for every kind of delete a range into the frame of that kind, and the row of its vector.
+
+    Columns added to the data files: `vector` (row in `vectors` or null) and `<kind>_from`, `<kind>_to` for the kinds
+    "file", "partition", "equality" and "global"; an empty range means that nothing of this kind applies.
+    """
+
+    data: pl.DataFrame
+    vectors: pl.DataFrame
+    by_kind: dict[str, pl.DataFrame]
+
+    @property
+    def has_deletes(self) -> pl.Expr:
+        """True for data files with any delete."""
+        ranges = [pl.col(f"{kind}_to") > pl.col(f"{kind}_from") for kind in KINDS]
+        return pl.any_horizontal(pl.col("vector").is_not_null(), *ranges)
+
+    def of(self, row: int) -> FileDeletes:
+        """The deletes of the data file in the given row, as frames of delete files."""
+        columns = ["vector", *(f"{kind}_{end}" for kind in KINDS for end in ("from", "to"))]
+        place = self.data.select(columns).row(row, named=True)
+        runs = {kind: _run(self.by_kind[kind], place[f"{kind}_from"], place[f"{kind}_to"]) for kind in KINDS}
+        return FileDeletes(
+            vector=None if place["vector"] is None else self.vectors.row(place["vector"], named=True),
+            positions=pl.concat([runs[FILE_SCOPED], runs[PARTITION_SCOPED]], rechunk=False),
+            equality=pl.concat([runs[EQUALITY], runs[GLOBAL_EQUALITY]], rechunk=False),
+        )
+
+
+def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> DeleteMatches:
+    """Match the data files of a file list with its deletes."""
+    data = files.filter(IS_DATA)
+    deletes = files.filter(~IS_DATA)
+    vectors = deletes.filter(IS_VECTOR)
+    positions = deletes.filter(~IS_VECTOR & (pl.col("content") == POSITION_DELETES))
+    equality = deletes.filter(pl.col("content") == EQUALITY_DELETES)
+    everywhere = pl.col("spec_id").is_in(list(unpartitioned_specs))
+    grouped = {
+        FILE_SCOPED: (positions.filter(pl.col("referenced_data_file").is_not_null()), ["referenced_data_file"], ["file_path"]),
+        PARTITION_SCOPED: (positions.filter(pl.col("referenced_data_file").is_null()), PARTITION_KEY, PARTITION_KEY),
+        EQUALITY: (equality.filter(~everywhere), PARTITION_KEY, PARTITION_KEY),
+        GLOBAL_EQUALITY: (equality.filter(everywhere), [], []),
+    }
+    _refuse_foreign_partitions(data, vectors, grouped[FILE_SCOPED][0])
+    vector_rows = _vector_rows(data, vectors)
+    ranges: dict[str, pl.Series] = {}
+    by_kind: dict[str, pl.DataFrame] = {}
+    hidden = vector_rows.is_not_null().to_numpy()
+    for kind, (frame, delete_keys, data_keys) in grouped.items():
+        # Equality deletes must be newer than the data; position deletes may come in the same commit.
+        strictly_newer = kind in (EQUALITY, GLOBAL_EQUALITY)
+        ordered, start, end = _ranges(data, frame, data_keys, delete_keys, strictly_newer=strictly_newer)
+        if kind in (FILE_SCOPED, PARTITION_SCOPED):
+            start = np.where(hidden, end, start)
+        by_kind[kind] = ordered
+        ranges |= {f"{kind}_from": pl.Series(start), f"{kind}_to": pl.Series(end)}
+    return DeleteMatches(data=data.with_columns(vector=vector_rows, **ranges), vectors=vectors, by_kind=by_kind)
+
+
+def _ranges(
+    data: pl.DataFrame, deletes: pl.DataFrame, data_keys: Sequence[str], delete_keys: Sequence[str], *, strictly_newer: bool
+) -> tuple[pl.DataFrame, Integers, Integers]:
+    """Sort the deletes by (group, sequence); per data file the run of its group that is new enough."""
+    if deletes.is_empty():
+        nothing = np.zeros(data.height, np.int64)
+        return deletes, nothing, nothing
+    if delete_keys:
+        groups = deletes.select(delete_keys).unique(maintain_order=True).with_row_index("group")
+        delete_group = deletes.join(groups, on=delete_keys, how="left", maintain_order="left")["group"]
+        data_group = data.join(groups, left_on=data_keys, right_on=delete_keys, how="left", maintain_order="left")["group"]
+        number_of_groups = groups.height
+    else:
+        delete_group = pl.zeros(deletes.height, pl.UInt32, eager=True)
+        data_group = pl.zeros(data.height, pl.UInt32, eager=True)
+        number_of_groups = 1
+    ordered = deletes.with_columns(delete_group.alias("group")).sort("group", "data_sequence_number", maintain_order=True)
+    # Sequence numbers are compared by rank, so that (group, rank) fits one integer however large the numbers are.
+    sequences = np.unique(ordered["data_sequence_number"].to_numpy())
+    width = len(sequences) + 1
+    key = ordered["group"].to_numpy().astype(np.int64) * width + np.searchsorted(
+        sequences, ordered["data_sequence_number"].to_numpy()
+    )
+    side = "right" if strictly_newer else "left"
+    rank = np.searchsorted(sequences, data["data_sequence_number"].to_numpy(), side=side)
+    group = data_group.fill_null(number_of_groups).to_numpy().astype(np.int64)
+    start = np.searchsorted(key, group * width + rank).astype(np.int64)
+    end = np.searchsorted(key, (group + 1) * width).astype(np.int64)
+    return ordered.drop("group"), start, end
+
+
+def _vector_rows(data: pl.DataFrame, vectors: pl.DataFrame) -> pl.Series:
+    """For every data file the row of its deletion vector, checked: at most one, and not older than the file."""
+    if vectors.is_empty():
+        return pl.repeat(None, data.height, dtype=pl.UInt32, eager=True).alias("vector")
+    named = vectors.select("referenced_data_file", "data_sequence_number").with_row_index("vector")
+    twice = named.filter(pl.col("referenced_data_file").is_duplicated())
+    if twice.height:
+        path = twice["referenced_data_file"][0]
+        raise Damaged(
+            f"two deletion vectors for one data file: {path}",
+            hint="A writer broke the v3 rules. Roll back to the snapshot before it.",
+            file=path,
+        )
+    matched = data.select("file_path", "data_sequence_number").join(
+        named, left_on="file_path", right_on="referenced_data_file", how="left", maintain_order="left", suffix="_vector"
+    )
+    older = matched.filter(pl.col("data_sequence_number_vector") < pl.col("data_sequence_number"))
+    if older.height:
+        path = older["file_path"][0]
+        raise Damaged(
+            f"deletion vector is older than its data file: {path}",
+            hint="The metadata contradicts itself. Roll back to the snapshot before the last commit.",
+            file=path,
+        )
+    return matched["vector"]
+
+
+def _refuse_foreign_partitions(data: pl.DataFrame, *named_deletes: pl.DataFrame) -> None:
+    """A delete that names a live data file must stand in the same partition; readers disagree about any other."""
+    for deletes in named_deletes:
+        if deletes.is_empty():
+            continue
+        foreign = (
+            deletes.select("file_path", "referenced_data_file", *PARTITION_KEY)
+            .join(
+                data.select("file_path", *PARTITION_KEY),
+                left_on="referenced_data_file",
+                right_on="file_path",
+                how="inner",
+                suffix="_data",
+            )
+            .filter((pl.col("spec_id") != pl.col("spec_id_data")) | (pl.col("partition") != pl.col("partition_data")))
+        )
+        if foreign.height:
+            row = foreign.row(0, named=True)
+            raise Damaged(
+                f"delete file {row['file_path']} names a data file of another partition: {row['referenced_data_file']}",
+                hint="Engines disagree about such deletes, so no answer would be safe. Roll back to the snapshot before "
+                "the commit that added it, and report it to the writer's project.",
+                file=row["file_path"],
+                data_file=row["referenced_data_file"],
+            )
+
+
+def _run(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+    return frame.slice(start, max(end - start, 0))

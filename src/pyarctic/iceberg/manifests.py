@@ -1,0 +1,274 @@
+"""Manifest lists and manifests as frames, from any writer and format version.
+
+Fields are found by their Iceberg field id, not by name: names differ between versions and writers. What an entry leaves
+out and inherits from its manifest (snapshot id, sequence numbers, first row id) is filled in here, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+from pyiceberg.io import FileIO
+from pyiceberg.table.snapshots import Snapshot
+
+from pyarctic.errors import Damaged, Unsupported
+from pyarctic.iceberg.avro import AvroField, flatten, parse_container, read_columns
+from pyarctic.iceberg.storage import read_bytes
+
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
+ADDED, DELETED = 1, 2
+DELETES_MANIFEST = 1
+FILE_PATH_ID = 2147483546
+"""Field id of `file_path` in position delete files: equal bounds mean that the file is about one data file."""
+
+MANIFEST_LIST_FIELDS = {
+    500: ("manifest_path", pl.String),
+    501: ("manifest_length", pl.Int64),
+    502: ("spec_id", pl.Int32),
+    517: ("content", pl.Int32),
+    515: ("sequence_number", pl.Int64),
+    503: ("added_snapshot_id", pl.Int64),
+    519: ("key_metadata", pl.Binary),
+    520: ("first_row_id", pl.Int64),
+}
+ENTRY_FIELDS = {
+    0: ("status", pl.Int32),
+    1: ("snapshot_id", pl.Int64),
+    3: ("data_sequence_number", pl.Int64),
+    4: ("file_sequence_number", pl.Int64),
+    134: ("content", pl.Int32),
+    100: ("file_path", pl.String),
+    101: ("file_format", pl.String),
+    103: ("record_count", pl.Int64),
+    104: ("file_size_bytes", pl.Int64),
+    131: ("key_metadata", pl.Binary),
+    135: ("equality_ids", pl.List(pl.Int32)),
+    140: ("sort_order_id", pl.Int32),
+    142: ("first_row_id", pl.Int64),
+    143: ("referenced_data_file", pl.String),
+    144: ("content_offset", pl.Int64),
+    145: ("content_size_bytes", pl.Int64),
+}
+METRIC_FIELDS = {
+    108: ("column_sizes", pl.Int64),
+    109: ("value_counts", pl.Int64),
+    110: ("null_counts", pl.Int64),
+    137: ("nan_counts", pl.Int64),
+    125: ("lower_bounds", pl.Binary),
+    128: ("upper_bounds", pl.Binary),
+}
+PARTITION = "partition"
+
+FILE_SCHEMA = pl.Schema(
+    {
+        "content": pl.Int8,
+        "file_path": pl.String,
+        "file_format": pl.String,
+        "spec_id": pl.Int32,
+        "partition": pl.String,
+        "record_count": pl.Int64,
+        "file_size_bytes": pl.Int64,
+        "data_sequence_number": pl.Int64,
+        "file_sequence_number": pl.Int64,
+        "snapshot_id": pl.Int64,
+        "equality_ids": pl.List(pl.Int32),
+        "sort_order_id": pl.Int32,
+        "first_row_id": pl.Int64,
+        "referenced_data_file": pl.String,
+        "content_offset": pl.Int64,
+        "content_size_bytes": pl.Int64,
+        "key_metadata_bytes": pl.Int32,
+        "manifest_path": pl.String,
+    }
+)
+"""Columns of a file list, one row per live file. `partition` is a JSON array of the partition values as text, in spec
+order: with `spec_id` it is the identity of the partition. `referenced_data_file` also holds what Java tells through
+equal bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestRef:
+    """One row of a manifest list: what a manifest's entries inherit."""
+
+    path: str
+    length: int
+    spec_id: int
+    content: int
+    sequence_number: int
+    added_snapshot_id: int
+    first_row_id: int | None
+    encrypted: bool
+
+
+def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
+    """The manifests of a snapshot."""
+    if not snapshot.manifest_list:
+        raise Unsupported(
+            f"snapshot {snapshot.snapshot_id} lists its manifests inside the metadata file",
+            hint="Only very old v1 writers did this; any commit by a current engine writes a manifest list.",
+        )
+    container = parse_container(read_bytes(io, snapshot.manifest_list), snapshot.manifest_list)
+    fields = flatten(container.schema, inline=())
+    names = [MANIFEST_LIST_FIELDS[f.field_id][0] if f.field_id in MANIFEST_LIST_FIELDS else None for f in fields]
+    frame = _complete(read_columns(container, fields, names), MANIFEST_LIST_FIELDS)
+    return [
+        ManifestRef(
+            path=row["manifest_path"],
+            length=row["manifest_length"],
+            spec_id=row["spec_id"],
+            content=row["content"] or 0,
+            sequence_number=row["sequence_number"] or 0,
+            added_snapshot_id=row["added_snapshot_id"],
+            first_row_id=row["first_row_id"],
+            encrypted=row["key_metadata"] is not None,
+        )
+        for row in frame.iter_rows(named=True)
+    ]
+
+
+def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
+    """The live entries of a manifest as FILE_SCHEMA."""
+    frame, partition_columns = _decode(io, manifest, metrics=manifest.content == DELETES_MANIFEST)
+    frame = _inherit(frame, manifest).filter(pl.col("status") != DELETED)
+    if frame["data_sequence_number"].null_count():
+        raise Damaged(
+            f"entries without a sequence number in manifest {manifest.path}",
+            hint="Only entries of status ADDED may leave it out: the writer of this manifest broke the specification.",
+            file=manifest.path,
+        )
+    if manifest.content == DELETES_MANIFEST:
+        frame = _with_referenced_file(frame)
+    return frame.select(
+        pl.col("content").fill_null(DATA).cast(pl.Int8),
+        "file_path",
+        pl.col("file_format").str.to_uppercase(),
+        pl.lit(manifest.spec_id, pl.Int32).alias("spec_id"),
+        _partition_key(frame, partition_columns),
+        "record_count",
+        "file_size_bytes",
+        "data_sequence_number",
+        "file_sequence_number",
+        "snapshot_id",
+        "equality_ids",
+        "sort_order_id",
+        "first_row_id",
+        "referenced_data_file",
+        "content_offset",
+        "content_size_bytes",
+        pl.col("key_metadata").bin.size().cast(pl.Int32).alias("key_metadata_bytes"),
+        pl.lit(manifest.path).alias("manifest_path"),
+    ).cast(dict(FILE_SCHEMA))  # type: ignore[arg-type]
+
+
+def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.DataFrame:
+    """Column metrics of the live entries, for the given fields only: file_path, content_offset and, per field id,
+    `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`."""
+    frame, _ = _decode(io, manifest, metrics=True)
+    columns = [
+        _metric(name, field_id).alias(f"{short}_{field_id}")
+        for field_id in field_ids
+        for name, short in (
+            ("lower_bounds", "lower"),
+            ("upper_bounds", "upper"),
+            ("null_counts", "nulls"),
+            ("nan_counts", "nans"),
+            ("value_counts", "values"),
+            ("column_sizes", "bytes"),
+        )
+    ]
+    return frame.filter(pl.col("status") != DELETED).select("file_path", "content_offset", *columns)
+
+
+def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.DataFrame, list[str]]:
+    if manifest.encrypted:
+        raise Unsupported(
+            f"manifest is encrypted: {manifest.path}",
+            hint="PyArctic does not read encrypted tables yet.",
+            file=manifest.path,
+        )
+    container = parse_container(read_bytes(io, manifest.path), manifest.path)
+    fields = flatten(container.schema, inline=("data_file", PARTITION))
+    partition_columns = [f"partition_{index}" for index, field in enumerate(f for f in fields if PARTITION in f.path[:-1])]
+    names: list[str | None] = []
+    partition_names = iter(partition_columns)
+    for field in fields:
+        if PARTITION in field.path[:-1]:
+            names.append(next(partition_names))
+        elif field.field_id in ENTRY_FIELDS:
+            names.append(ENTRY_FIELDS[field.field_id][0])
+        elif metrics and field.field_id in METRIC_FIELDS:
+            names.append(METRIC_FIELDS[field.field_id][0])
+        else:
+            names.append(None)
+    _require(manifest, fields)
+    expected = dict(ENTRY_FIELDS)
+    if metrics:
+        for field_id, (name, value_type) in METRIC_FIELDS.items():
+            pair = pl.Struct({"key": pl.Int32, "value": value_type})
+            expected[field_id] = (name, pl.List(pair))  # type: ignore[assignment]
+    return _complete(read_columns(container, fields, names), expected), partition_columns  # type: ignore[arg-type]
+
+
+def _require(manifest: ManifestRef, fields: list[AvroField]) -> None:
+    if not {0, 100, 103, 104} <= {field.field_id for field in fields}:
+        raise Damaged(
+            f"not an Iceberg manifest: {manifest.path}",
+            hint="The file holds Avro data without the field ids of manifest entries.",
+            file=manifest.path,
+        )
+
+
+def _complete(frame: pl.DataFrame, fields: dict[int, tuple[str, type[pl.DataType]]]) -> pl.DataFrame:
+    """Add the columns an older or thriftier writer left out, as nulls."""
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in fields.values() if name not in frame.columns]
+    return frame.with_columns(missing)
+
+
+def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
+    # Manifests of v1 have sequence number 0, which every entry inherits; later ones only lend it to ADDED entries.
+    lends = pl.lit(value=True) if manifest.sequence_number == 0 else pl.col("status") == ADDED
+    frame = frame.with_columns(
+        pl.col("snapshot_id").fill_null(manifest.added_snapshot_id),
+        *[
+            pl.when(lends).then(pl.col(name).fill_null(manifest.sequence_number)).otherwise(pl.col(name)).alias(name)
+            for name in ("data_sequence_number", "file_sequence_number")
+        ],
+    )
+    if manifest.first_row_id is None:
+        return frame.with_columns(pl.lit(None, pl.Int64).alias("first_row_id"))
+    # v3: files without a first row id are numbered in file order; removed entries take no numbers.
+    unnumbered = (
+        pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED)).then(pl.col("record_count")).otherwise(0)
+    )
+    inherited = manifest.first_row_id + unnumbered.cum_sum() - unnumbered
+    return frame.with_columns(pl.coalesce("first_row_id", inherited))
+
+
+def _with_referenced_file(frame: pl.DataFrame) -> pl.DataFrame:
+    lower, upper = _metric("lower_bounds", FILE_PATH_ID), _metric("upper_bounds", FILE_PATH_ID)
+    told_by_bounds = pl.when((pl.col("content") == POSITION_DELETES) & (lower == upper)).then(lower.cast(pl.String))
+    return frame.with_columns(pl.coalesce("referenced_data_file", told_by_bounds))
+
+
+def _metric(name: str, field_id: int) -> pl.Expr:
+    """The value of one field in a column of (field id, value) pairs."""
+    element = pl.element().struct.field
+    return pl.col(name).list.eval(element("value").filter(element("key") == field_id)).list.first()
+
+
+def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
+    if not columns:
+        return pl.lit("[]").alias("partition")
+    texts = []
+    for name in columns:
+        value = pl.col(name)
+        texts.append(value.bin.encode("hex") if frame.schema[name] == pl.Binary else value.cast(pl.String))
+    # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
+    quoted = [pl.when(text.is_null()).then(pl.lit("null")).otherwise(_json_text(text)) for text in texts]
+    return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
+
+
+def _json_text(text: pl.Expr) -> pl.Expr:
+    encoded = pl.struct(text.alias("v")).struct.json_encode()  # {"v":"…"}
+    return encoded.str.slice(5).str.strip_suffix("}")

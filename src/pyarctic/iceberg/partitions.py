@@ -1,0 +1,112 @@
+"""Partition keys of a file list, decoded: typed values, readable paths, constants of identity columns."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+INTEGRAL = (
+    IntegerType,
+    LongType,
+    DateType,
+    TimeType,
+    TimestampType,
+    TimestamptzType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+)
+"""Types whose values are stored as integers."""
+
+
+class PartitionDecoder:
+    """Reads the `partition` column of a file list for one table, whatever partition specs it has had."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._specs = metadata.specs()
+        newest_first = sorted(metadata.schemas, key=lambda s: (s.schema_id == metadata.current_schema_id, s.schema_id))
+        self._schemas: list[Schema] = newest_first[::-1]
+        self._decode = lru_cache(maxsize=10_000)(self._decode_uncached)
+
+    def unpartitioned_specs(self) -> list[int]:
+        """Specs without any partition field: their equality deletes are global."""
+        return [spec_id for spec_id, spec in self._specs.items() if spec.is_unpartitioned()]
+
+    def values(self, spec_id: int, key: str) -> tuple[Any, ...]:
+        """The partition tuple in Iceberg's internal representation (days, microseconds …)."""
+        return self._decode(spec_id, key)
+
+    def path(self, spec_id: int, key: str) -> str:
+        """The partition as people write it: `day=2024-01-01/bucket=3`; empty when unpartitioned."""
+        parts = []
+        for field, value in zip(self._specs[spec_id].fields, self.values(spec_id, key), strict=True):
+            source = self._source_type(field)
+            text = str(value) if source is None or value is None else field.transform.to_human_string(source, value)
+            parts.append(f"{quote(field.name, safe='')}={'null' if value is None else quote(text, safe=' :')}")
+        return "/".join(parts)
+
+    def constants(self, spec_id: int, key: str) -> dict[int, Any]:
+        """Values of identity-partitioned columns by field id: a file of such a partition need not hold them."""
+        return {
+            field.source_id: value
+            for field, value in zip(self._specs[spec_id].fields, self.values(spec_id, key), strict=True)
+            if isinstance(field.transform, IdentityTransform)
+        }
+
+    def _decode_uncached(self, spec_id: int, key: str) -> tuple[Any, ...]:
+        fields = self._specs[spec_id].fields
+        return tuple(_typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
+
+    def _source_type(self, field: PartitionField) -> IcebergType | None:
+        for schema in self._schemas:
+            try:
+                return schema.find_type(field.source_id)
+            except ValueError:
+                continue
+        return None  # the column was dropped and its schemas are forgotten
+
+    def _result_type(self, field: PartitionField) -> IcebergType | None:
+        source = self._source_type(field)
+        return None if source is None else field.transform.result_type(source)
+
+
+def _typed(text: str | None, type_: IcebergType | None) -> Any:
+    if text is None or type_ is None or isinstance(type_, StringType):
+        return text
+    if isinstance(type_, INTEGRAL):
+        return int(text)
+    if isinstance(type_, BooleanType):
+        return text == "true"
+    if isinstance(type_, FloatType | DoubleType):
+        return float(text)
+    if isinstance(type_, DecimalType):
+        return Decimal(int.from_bytes(bytes.fromhex(text), "big", signed=True)).scaleb(-type_.scale)
+    if isinstance(type_, BinaryType | FixedType | UUIDType):
+        return bytes.fromhex(text)
+    return text

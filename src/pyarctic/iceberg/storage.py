@@ -1,0 +1,43 @@
+"""Opening files of a table through PyIceberg's FileIO, with errors that name the file and say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyiceberg.io import FileIO, InputStream
+
+from pyarctic.errors import Damaged, Unavailable
+
+
+@contextmanager
+def opened(io: FileIO, path: str) -> Iterator[InputStream]:
+    """An input stream of `path`. Both spellings of a local file, `file:/x` (Java) and `file:///x`, are understood."""
+    try:
+        stream = io.new_input(path).open()
+    except FileNotFoundError as cause:
+        raise Damaged(
+            f"file is missing: {path}",
+            hint="Something outside the table's own commits removed it, for instance an orphan cleaner that is too "
+            "eager. Restore it from a backup, or read or roll back to a snapshot that does not need it.",
+            file=path,
+        ) from cause
+    except PermissionError as cause:
+        raise Unavailable(f"no permission to read {path}", hint="Check the catalog's credentials.", file=path) from cause
+    except OSError as cause:
+        raise Unavailable(f"cannot open {path}: {cause}", hint="Check the storage and try again.", file=path) from cause
+    with stream:
+        yield stream
+
+
+def read_bytes(io: FileIO, path: str) -> bytes:
+    """The whole content of a (metadata-sized) file."""
+    with opened(io, path) as stream:
+        return bytes(stream.read())
+
+
+def read_range(io: FileIO, path: str, offset: int, length: int) -> bytes:
+    """`length` bytes at `offset`; fewer when the file ends before."""
+    with opened(io, path) as stream:
+        stream.seek(offset)
+        return bytes(stream.read(length))

@@ -1,0 +1,66 @@
+"""Deletion vectors of format v3: Roaring bitmaps inside Puffin files, located by the manifest entry."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.io import FileIO
+from pyroaring import BitMap
+
+from pyarctic.errors import Damaged
+from pyarctic.iceberg.storage import read_range
+
+MAGIC = bytes.fromhex("D1D33964")
+Positions = npt.NDArray[np.int64]
+
+
+def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int) -> Positions:
+    """The deleted row positions, ascending. Length, magic, checksum and cardinality must all agree."""
+    try:
+        return decode_vector(read_range(io, path, offset, size), size, cardinality)
+    except (ValueError, struct.error) as cause:
+        raise Damaged(
+            f"deletion vector at byte {offset} of {path} is corrupt: {cause}",
+            hint="Restore the file from a backup, or roll back to the snapshot before the commit that added it. "
+            "Nothing is read past a broken vector: deleted rows would come back.",
+            file=path,
+            offset=offset,
+        ) from cause
+
+
+def decode_vector(blob: bytes, size: int, cardinality: int) -> Positions:
+    """Decode a `deletion-vector-v1` blob; raises ValueError saying what does not fit."""
+    if len(blob) != size or size < 20:
+        msg = f"{len(blob)} bytes found, {size} expected"
+        raise ValueError(msg)
+    (length,) = struct.unpack_from(">I", blob)
+    body, (checksum,) = blob[4:-4], struct.unpack_from(">I", blob, len(blob) - 4)
+    if length != len(body):
+        msg = f"length field says {length}, the blob has {len(body)}"
+        raise ValueError(msg)
+    if body[:4] != MAGIC:
+        msg = f"magic is {body[:4].hex()}, not {MAGIC.hex()}"
+        raise ValueError(msg)
+    if zlib.crc32(body) != checksum:
+        msg = "checksum differs"
+        raise ValueError(msg)
+    positions = _decode_bitmaps(body[4:])
+    if len(positions) != cardinality:
+        msg = f"{len(positions)} positions found, {cardinality} announced"
+        raise ValueError(msg)
+    return positions
+
+
+def _decode_bitmaps(data: bytes) -> Positions:
+    """64-bit Roaring in its portable form: per upper half a 32-bit bitmap, ascending."""
+    (count,) = struct.unpack_from("<Q", data)
+    at, parts = 8, []
+    for _ in range(count):
+        (upper,) = struct.unpack_from("<I", data, at)
+        bitmap = BitMap.deserialize(data[at + 4 :])
+        at += 4 + len(bitmap.serialize())
+        parts.append(np.frombuffer(bitmap.to_array(), dtype=np.uint32).astype(np.int64) + (upper << 32))
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

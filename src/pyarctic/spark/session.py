@@ -1,0 +1,114 @@
+"""Start a Spark session: the right Java and Python, quiet, on loopback when local, quick at small Python tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyarctic.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOPBACK = "127.0.0.1"
+_LOCAL_MASTER = re.compile(r"local(-cluster)?(\[.*\])?|spark://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+# On Spark's own loggers every failed query is printed as one long line of JSON, before the exception arrives.
+_NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+Setting: TypeAlias = str | int | float | bool
+
+
+def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
+    """Start a Spark session, or return the running one with these settings applied.
+
+    Settings are Spark's own, by their full names, and win over the defaults chosen here:
+
+        session("nightly", **{"spark.master": "local[4]", "spark.driver.memory": "2g"})
+
+    Without `spark.master` it is `local[*]`. Under `spark-submit` master, Java and logs are those of the submission.
+    Executors on other machines need PyArctic in their Python, since the daemon that runs their tasks is part of it.
+    """
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    chosen = {key: _text(value) for key, value in conf.items()}
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in (defaults(chosen.get("spark.master"), submitted=submitted) | chosen).items():
+        builder = builder.config(key, value)
+    for name in _NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    with _environment(_variables(chosen.get("spark.master"), submitted=submitted)):
+        return builder.getOrCreate()
+
+
+def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
+    """The settings of a session for this master before the caller's own; `submitted` means by `spark-submit`."""
+    settings = {
+        "spark.python.daemon.module": "pyarctic.spark.daemon",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if submitted:
+        return settings
+    master = master or "local[*]"
+    # "default" and not "extra" options: Spark joins the two, so callers keep the extra ones for themselves.
+    settings |= {
+        "spark.master": master,
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    }
+    if is_local(master):
+        settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK, "spark.ui.enabled": "false"}
+    return settings
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors all live on this machine, so that nothing needs to listen on a network."""
+    return _LOCAL_MASTER.fullmatch(master) is not None
+
+
+def _variables(master: str | None, *, submitted: bool) -> dict[str, str]:
+    """Environment variables that Spark reads once, when its JVM and its context start."""
+    # Left to itself Spark runs `python3` from the PATH, which is rarely the environment PyArctic is installed in.
+    variables = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
+    if submitted:
+        return variables
+    if is_local(master or "local[*]") and "SPARK_LOCAL_IP" not in os.environ:
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
+    if _jvm_is_needed():
+        variables["JAVA_HOME"] = str(java.launcher_home(java.find()))
+    return variables
+
+
+def _jvm_is_needed() -> bool:
+    # The JVM outlives its sessions: when this process has one, no other is started and its Java is what it is.
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is None
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the start only: Java's launcher is for Spark, not for whatever else this process starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _text(value: Setting) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

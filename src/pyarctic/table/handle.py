@@ -1,0 +1,323 @@
+"""The handle that library, command line and Spark share."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import polars as pl
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from pyarctic.config import TableName, parse_table_name
+from pyarctic.errors import NotFound, UsageError, about
+from pyarctic.iceberg import (
+    CONTENT_KIND,
+    FILE_SCHEMA,
+    FileList,
+    PartitionDecoder,
+    Scan,
+    TableView,
+    catalog_names,
+    load_table,
+    open_catalog,
+    reaching,
+    scan,
+    snapshot_by_id,
+)
+
+Kind = Literal["keyed", "unkeyed", "native"]
+CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
+
+
+def open_table(name: str) -> Table:
+    """Open a table by its full name."""
+    parsed = parse_table_name(name)
+    return Table(parsed, load_table(parsed))
+
+
+def list_tables(pattern: str | None = None) -> list[str]:
+    """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
+    names = []
+    for catalog_name in catalog_names():
+        # The pattern's first part may rule a catalog out before it is asked.
+        if pattern and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0]) and "*" not in pattern.split(".")[0]:
+            continue
+        catalog = open_catalog(catalog_name)
+        with reaching(catalog_name):
+            pending = list(catalog.list_namespaces())
+            while pending:
+                namespace = pending.pop()
+                names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
+                pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
+    return sorted({name for name in names if pattern is None or fnmatch.fnmatchcase(name, pattern)})
+
+
+class Table:
+    """A table at the moment it was opened. `refresh` moves to its newest state; file lists are kept and grow."""
+
+    def __init__(self, name: TableName, loaded: IcebergTable) -> None:
+        self._name = name
+        self._loaded = loaded
+        self._files: FileList | None = None
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} ({self.kind}, format v{self.format_version})>"
+
+    @property
+    def name(self) -> str:
+        return str(self._name)
+
+    @property
+    def kind(self) -> Kind:
+        return "native"
+
+    @property
+    def uuid(self) -> str:
+        return str(self._loaded.metadata.table_uuid)
+
+    @property
+    def location(self) -> str:
+        return self._loaded.metadata.location
+
+    @property
+    def format_version(self) -> int:
+        return self._loaded.metadata.format_version
+
+    @property
+    def schema(self) -> Schema:
+        return self._loaded.metadata.schema()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The identifier fields, by name; empty when the table declares none."""
+        names = (self.schema.find_column_name(field_id) for field_id in sorted(self.schema.identifier_field_ids))
+        return tuple(name for name in names if name is not None)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._loaded.metadata.properties)
+
+    def refresh(self) -> Table:
+        """Load the newest metadata; returns the table itself."""
+        self._loaded = load_table(self._name)
+        return self
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Scan:
+        """Rows with all deletes applied, now or at a snapshot, a branch or tag, or a moment."""
+        with about(table=self.name):
+            snapshot, schema = self._at(snapshot_id, ref, as_of)
+            metadata = self._loaded.metadata
+            view = TableView(name=self.name, metadata=metadata, io=self._loaded.io)
+            return scan(
+                view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
+            )
+
+    def files(
+        self, snapshot_id: int | None = None, ref: str | None = None, content: str | None = None
+    ) -> pl.DataFrame:
+        """The live files, data and deletes. `content`: "data", "position-deletes", "equality-deletes" or
+        "deletion-vector"."""
+        if content is not None and content not in CONTENT_KINDS:
+            raise UsageError(f"unknown kind of content: {content}", hint=f"One of: {', '.join(CONTENT_KINDS)}.")
+        with about(table=self.name):
+            snapshot, _ = self._at(snapshot_id, ref, None)
+            frame = self._file_list(snapshot).frame().with_columns(content=CONTENT_KIND)
+        if content is not None:
+            frame = frame.filter(pl.col("content") == content)
+        return self._with_partition_paths(frame)
+
+    def partitions(self, snapshot_id: int | None = None, ref: str | None = None) -> pl.DataFrame:
+        """One row per partition: how many files of which kind, how large."""
+        is_data = pl.col("content") == "data"
+
+        def count(kind: str) -> pl.Expr:
+            return (pl.col("content") == kind).sum().cast(pl.Int64)
+
+        size = pl.when(pl.col("content_size_bytes").is_null()).then(pl.col("file_size_bytes")).otherwise(pl.col("content_size_bytes"))
+        return (
+            self.files(snapshot_id, ref)
+            .group_by("partition", "spec_id")
+            .agg(
+                data_files=count("data"),
+                records=pl.col("record_count").filter(is_data).sum(),
+                data_bytes=pl.col("file_size_bytes").filter(is_data).sum(),
+                position_delete_files=count("position-deletes"),
+                equality_delete_files=count("equality-deletes"),
+                deletion_vectors=count("deletion-vector"),
+                delete_bytes=size.filter(~is_data).sum(),
+                smallest_file_bytes=pl.col("file_size_bytes").filter(is_data).min(),
+                largest_file_bytes=pl.col("file_size_bytes").filter(is_data).max(),
+            )
+            .sort("spec_id", "partition")
+        )
+
+    def snapshots(self) -> pl.DataFrame:
+        """The snapshots there are, oldest first, with the branches and tags that point at them."""
+        refs: dict[int, list[str]] = {}
+        for name, ref in self._loaded.metadata.refs.items():
+            refs.setdefault(ref.snapshot_id, []).append(name)
+        rows = [_snapshot_row(snapshot, sorted(refs.get(snapshot.snapshot_id, []))) for snapshot in self._loaded.metadata.snapshots]
+        return pl.DataFrame(rows, schema=_SNAPSHOT_SCHEMA).sort("committed_at", maintain_order=True)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything worth knowing at a glance, ready for JSON."""
+        metadata, files = self._loaded.metadata, self.files()
+        totals = self.partitions().sum() if files.height else pl.DataFrame()
+        current = metadata.current_snapshot()
+
+        def total(column: str) -> int:
+            return int(totals[column][0]) if totals.width else 0
+
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "uuid": self.uuid,
+            "location": self.location,
+            "format_version": self.format_version,
+            "current_snapshot_id": str(current.snapshot_id) if current else None,
+            "last_updated_at": _instant(metadata.last_updated_ms).isoformat(),
+            "schema": [
+                {"id": f.field_id, "name": f.name, "type": str(f.field_type), "required": f.required, "doc": f.doc}
+                for f in self.schema.fields
+            ],
+            "primary_key": list(self.primary_key),
+            "partition_spec": [
+                _transformed(str(field.transform), self.schema.find_column_name(field.source_id) or f"#{field.source_id}")
+                for field in metadata.spec().fields
+            ],
+            "sort_order": [
+                f"{_transformed(str(field.transform), self.schema.find_column_name(field.source_id) or f'#{field.source_id}')}"
+                f" {field.direction} {field.null_order}"
+                for order in metadata.sort_orders
+                if order.order_id == metadata.default_sort_order_id
+                for field in order.fields
+            ],
+            "refs": [
+                {"name": name, "type": str(ref.snapshot_ref_type), "snapshot_id": str(ref.snapshot_id)}
+                for name, ref in metadata.refs.items()
+            ],
+            "properties": self.properties,
+            "snapshots": len(metadata.snapshots),
+            "data_files": total("data_files"),
+            "delete_files": total("position_delete_files") + total("equality_delete_files") + total("deletion_vectors"),
+            "position_delete_files": total("position_delete_files"),
+            "equality_delete_files": total("equality_delete_files"),
+            "deletion_vectors": total("deletion_vectors"),
+            "records": total("records"),
+            "data_bytes": total("data_bytes"),
+            "delete_bytes": total("delete_bytes"),
+        }
+
+    def _at(self, snapshot_id: int | None, ref: str | None, as_of: datetime | None) -> tuple[Snapshot | None, Schema]:
+        """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own, the
+        table and its branches have the current one."""
+        metadata = self._loaded.metadata
+        if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
+            raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
+        if snapshot_id is not None:
+            snapshot = snapshot_by_id(metadata, snapshot_id)
+            return snapshot, self._schema_of(snapshot)
+        if ref is not None:
+            found = metadata.refs.get(ref)
+            if found is None:
+                raise NotFound(
+                    f"no branch or tag {ref!r}", hint=f"There are: {', '.join(metadata.refs) or 'none'}.", ref=ref
+                )
+            snapshot = snapshot_by_id(metadata, found.snapshot_id)
+            is_branch = found.snapshot_ref_type == SnapshotRefType.BRANCH
+            return snapshot, self.schema if is_branch else self._schema_of(snapshot)
+        if as_of is not None:
+            moment = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
+            past = [entry for entry in metadata.snapshot_log if _instant(entry.timestamp_ms) <= moment]
+            if not past:
+                raise NotFound(
+                    f"the table has no snapshot as old as {moment.isoformat()}",
+                    hint="`arctic table snapshots` lists those there are; older ones may have been expired.",
+                )
+            snapshot = snapshot_by_id(metadata, past[-1].snapshot_id)
+            return snapshot, self._schema_of(snapshot)
+        return metadata.current_snapshot(), self.schema
+
+    def _schema_of(self, snapshot: Snapshot) -> Schema:
+        schemas = {schema.schema_id: schema for schema in self._loaded.metadata.schemas}
+        return schemas.get(snapshot.schema_id, self.schema) if snapshot.schema_id is not None else self.schema
+
+    def _file_list(self, snapshot: Snapshot | None) -> FileList:
+        if self._files is None or snapshot is None or self._files.snapshot_id != snapshot.snapshot_id:
+            known = self._files or FileList(self.uuid)
+            self._files = known.at(self._loaded.io, snapshot)
+        return self._files
+
+    def _with_partition_paths(self, frame: pl.DataFrame) -> pl.DataFrame:
+        decoder = PartitionDecoder(self._loaded.metadata)
+        keys = frame.select("spec_id", "partition").unique()
+        paths = [decoder.path(spec_id, key) for spec_id, key in keys.iter_rows()]
+        named = keys.with_columns(pl.Series("path", paths, dtype=pl.String))
+        joined = frame.join(named, on=["spec_id", "partition"], how="left", maintain_order="left")
+        return joined.with_columns(partition=pl.col("path")).select(FILE_SCHEMA.names())
+
+
+_SNAPSHOT_SCHEMA = pl.Schema(
+    {
+        "snapshot_id": pl.Int64,
+        "parent_id": pl.Int64,
+        "sequence_number": pl.Int64,
+        "committed_at": pl.Datetime("ms", "UTC"),
+        "operation": pl.String,
+        "refs": pl.List(pl.String),
+        "added_data_files": pl.Int64,
+        "deleted_data_files": pl.Int64,
+        "added_delete_files": pl.Int64,
+        "removed_delete_files": pl.Int64,
+        "total_records": pl.Int64,
+        "summary": pl.String,
+    }
+)
+
+
+def _snapshot_row(snapshot: Snapshot, refs: list[str]) -> dict[str, Any]:
+    facts = dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+    def number(key: str) -> int | None:
+        return int(facts[key]) if key in facts else None
+
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "parent_id": snapshot.parent_snapshot_id,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": _instant(snapshot.timestamp_ms),
+        "operation": snapshot.summary.operation.value if snapshot.summary else None,
+        "refs": refs,
+        "added_data_files": number("added-data-files"),
+        "deleted_data_files": number("deleted-data-files"),
+        "added_delete_files": number("added-delete-files"),
+        "removed_delete_files": number("removed-delete-files"),
+        "total_records": number("total-records"),
+        "summary": json.dumps(facts, sort_keys=True),
+    }
+
+
+def _transformed(transform: str, column: str) -> str:
+    """`day(ts)`, `bucket(16, id)`; identity is the column alone."""
+    if transform == "identity":
+        return column
+    name, _, argument = transform.partition("[")
+    return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
+
+
+def _instant(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

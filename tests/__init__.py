@@ -1,0 +1,1 @@
+"""The tests. A package, so that `tests.oracle` is found whatever other `tests` are on the path."""
