@@ -17,7 +17,7 @@ from pyarctic._version import __version__
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from pyarctic.table import Table
+    from pyarctic.tables import Table
 
 __all__ = ["__version__", "catalog", "table"]
 
@@ -33,6 +33,6 @@ def catalog(name: str, **properties: Any) -> Catalog:
 
 def table(name: str) -> Table:
     """Open `catalog.database.table`."""
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     return open_table(name)

@@ -61,7 +61,8 @@ def with_ivy(folder: Path) -> None:
         command = [sys.executable, "-c", "import sys; from tests.oracle import jars; jars.resolve(sys.argv[1])", ivy]
         root = str(FOLDER.parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
-        subprocess.run(command, check=True, env=environment)
+        # Ivy reports every step on stderr, which is worth reading only after a failure.
+        subprocess.run(command, check=True, env=environment, stderr=subprocess.PIPE, text=True)
         shutil.copytree(Path(ivy, "jars"), folder)
 
 
@@ -85,7 +86,7 @@ def _first_that_works(folder: Path, *ways: Callable[[Path], None]) -> None:
         try:
             way(folder)
         except (OSError, subprocess.CalledProcessError) as error:
-            failures.append(f"{way.__name__}: {error}")
+            failures.append(f"{way.__name__}: {error}\n{getattr(error, 'stderr', None) or ''}")
         else:
             return
     raise SystemExit("\n".join(("Could not get the jars; are the package registries reachable?", *failures)))

@@ -22,7 +22,7 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
       arctic catalog ls
     """
     from pyarctic.config import catalog_properties, masked, origin_of
-    from pyarctic.table import catalog_names
+    from pyarctic.iceberg import catalog_names
 
     rows = []
     for name in catalog_names():
@@ -53,7 +53,7 @@ def check(
     Example:
       arctic catalog check demo
     """
-    from pyarctic.table import catalog_names
+    from pyarctic.iceberg import catalog_names
 
     found: list[Check] = []
     for each in [name] if name is not None else catalog_names():

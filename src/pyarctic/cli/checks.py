@@ -126,7 +126,7 @@ def check_config() -> Check:
 
 
 def check_catalogs() -> Iterator[Check]:
-    from pyarctic.table import catalog_names
+    from pyarctic.iceberg import catalog_names
 
     names = catalog_names()
     if not names:
@@ -143,10 +143,12 @@ def check_catalog(name: str) -> Check:
     answer: list[Check] = []
 
     def ask() -> None:
-        from pyarctic.table import open_catalog
+        from pyarctic.iceberg import open_catalog, reaching
 
         try:
-            count = len(open_catalog(name).list_namespaces())
+            catalog = open_catalog(name)
+            with reaching(name):
+                count = len(catalog.list_namespaces())
         except ArcticError as error:
             detail = masked_text(str(error))
             answer.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))

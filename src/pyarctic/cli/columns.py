@@ -12,6 +12,8 @@ from pyarctic.cli.plain import cell, jsonable
 from pyarctic.units import format_age, format_bytes, format_count, format_instant
 
 Row = Mapping[str, Any]
+WIDE_ONLY = 9
+"""The priority of columns that few people want to see."""
 Kind = Literal["text", "id", "count", "bytes", "time", "state", "number", "json"]
 
 
@@ -27,7 +29,7 @@ class Column:
     """`id` is a 64-bit number that machines get as text, since JSON readers round it; `json` is text that
     holds a document, which machines get as such."""
     priority: int = 1
-    """On a narrow terminal columns with the highest number go first; 0 always stays."""
+    """On a narrow terminal columns with the highest number go first; 0 always stays, 9 comes with `--wide` only."""
     identity: bool = False
     """What `--format name` prints."""
     prefix: str = ""
@@ -51,10 +53,11 @@ class Column:
         value = row.get(self.name)
         if value is None:
             return ""
-        if self.kind == "bytes":
-            return format_bytes(value)
-        if self.kind == "count" and isinstance(value, int) and not isinstance(value, bool):
-            return format_count(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if self.kind == "bytes":
+                return format_bytes(value)
+            if self.kind == "count":
+                return format_count(value)
         if self.kind == "time" and isinstance(value, datetime):
             return format_age(value, now) if now is not None else format_instant(value)
         if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):

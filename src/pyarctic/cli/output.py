@@ -18,7 +18,7 @@ from itertools import chain, islice
 from typing import Any
 
 from pyarctic.cli import people
-from pyarctic.cli.columns import Column, Row
+from pyarctic.cli.columns import WIDE_ONLY, Column, Row
 from pyarctic.cli.plain import cell, jsonable
 from pyarctic.cli.session import Format, note
 from pyarctic.units import format_count
@@ -150,7 +150,11 @@ def _write_table(
     drawn = people.table(columns, rows, now, wide=wide, header=header)
     _write(drawn.text)
     if drawn.dropped:
-        note(f"columns left out: {', '.join(drawn.dropped)}; --wide shows all")
+        named = [column.header for column in drawn.dropped if column.priority < WIDE_ONLY]
+        rare = len(drawn.dropped) - len(named)
+        if rare:
+            named.append(f"{rare} more" if named else str(rare))
+        note(f"columns left out: {', '.join(named)}; --wide shows all")
 
 
 def _write_json(frame: Frame, rows: Iterable[Row]) -> None:

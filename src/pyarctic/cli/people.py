@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyarctic.cli.columns import Column, Row
+from pyarctic.cli.columns import WIDE_ONLY, Column, Row
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -21,10 +21,10 @@ STATES = {"ok": ("✓", "+", "green"), "warn": ("!", "!", "yellow"), "fault": ("
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A finished table and the headers of the columns that found no room."""
+    """A finished table and the columns that are not in it."""
 
     text: str
-    dropped: tuple[str, ...]
+    dropped: tuple[Column, ...]
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], now: datetime | None, *, wide: bool, header: bool) -> Drawn:
@@ -34,13 +34,14 @@ def table(columns: Sequence[Column], rows: Sequence[Row], now: datetime | None, 
     from rich.table import Table
     from rich.text import Text
 
-    cells = {column.name: [visible(_shown(column, row, now)) for row in rows] for column in columns}
+    offered = [column for column in columns if wide or column.priority < WIDE_ONLY]
+    cells = {column.name: [visible(_shown(column, row, now)) for row in rows] for column in offered}
     widths = {
         column.name: max(cell_len(line) for text in (column.header, *cells[column.name]) for line in text.split("\n"))
-        for column in columns
+        for column in offered
     }
     room = None if wide else _terminal_width()
-    kept = _fitting(columns, widths, room)
+    kept = _fitting(offered, widths, room)
     width = _total(kept, widths)
     drawn = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, header_style="bold")
     for column in kept:
@@ -48,7 +49,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], now: datetime | None, 
     for place, row in enumerate(rows):
         drawn.add_row(*(Text(cells[column.name][place], style=_style(column, row)) for column in kept))
     text = _render(drawn, max(width, 1) if room is None else min(width, room))
-    return Drawn(text, tuple(column.header for column in columns if column not in kept))
+    return Drawn(text, tuple(column for column in columns if column not in kept))
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[Row], now: datetime | None) -> str:

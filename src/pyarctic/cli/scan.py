@@ -25,7 +25,7 @@ from pyarctic.cli.table import at_most_one
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyarctic.table import Scan
+    from pyarctic.iceberg import Scan
 
 
 def scan(
@@ -51,7 +51,7 @@ def scan(
     Example:
       arctic table scan demo.shop.orders --where "amount > 100 and city = 'Oslo'" --limit 10
     """
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     at_most_one(snapshot=snapshot, ref=ref, as_of=as_of)
     names = None if columns is None else [part.strip() for part in columns.split(",") if part.strip()]
@@ -95,7 +95,7 @@ def _numeric(arrow_type: Any) -> bool:
 
 
 def _rows(found: Scan) -> Iterator[dict[str, Any]]:
-    """Rows one batch at a time. Nanosecond timestamps come as text: Python's own datetime would lose their last digits."""
+    """Rows, batch by batch; nanosecond timestamps as text, since Python's datetime would lose their last digits."""
     fine = [
         (place, field.name) for place, field in enumerate(found.schema) if str(field.type).startswith("timestamp[ns")
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Any, Protocol
 
 import typer
 
-from pyarctic.cli.output import Column, Frame, Section, emit, emit_details
+from pyarctic.cli.columns import WIDE_ONLY
+from pyarctic.cli.details import sections
+from pyarctic.cli.output import Column, Frame, emit, emit_details
 from pyarctic.cli.session import (
     AbsoluteOption,
     Format,
@@ -26,7 +27,7 @@ from pyarctic.cli.session import (
     working,
 )
 from pyarctic.errors import UsageError
-from pyarctic.units import format_bytes, format_count
+from pyarctic.units import format_bytes
 
 group = new_group("Tables: list them and look inside.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'")
 
@@ -71,6 +72,8 @@ PARTITION_COLUMNS = (
     Column("equality_delete_files", "Equality deletes", "count", priority=2),
     Column("deletion_vectors", "Vectors", "count", priority=3),
     Column("delete_bytes", "Deletes", "bytes", priority=3),
+    Column("smallest_file_bytes", "Smallest", "bytes", priority=4),
+    Column("largest_file_bytes", "Largest", "bytes", priority=4),
 )
 SNAPSHOT_COLUMNS = (
     Column("snapshot_id", "Snapshot", "id", priority=0, identity=True),
@@ -84,7 +87,7 @@ SNAPSHOT_COLUMNS = (
     Column("added_delete_files", "+Deletes", "count", priority=5),
     Column("removed_delete_files", "-Deletes", "count", priority=5),
     Column("total_records", "Records", "count", priority=2),
-    Column("summary", "Summary", "json", priority=9),
+    Column("summary", "Summary", "json", priority=WIDE_ONLY),
 )
 
 
@@ -101,7 +104,8 @@ def ls(
     Example:
       arctic table ls 'demo.*.orders*'
     """
-    from pyarctic.table import catalog_names, list_tables
+    from pyarctic.iceberg import catalog_names
+    from pyarctic.tables import list_tables
 
     with working("asking the catalogs"):
         names = list_tables(pattern)
@@ -125,11 +129,11 @@ def show(
     Example:
       arctic table show demo.shop.orders
     """
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     with working(f"reading {name}"):
         summary = open_table(name).summary()
-    emit_details(summary, list(_sections(summary)), output_format=chosen(output_format, as_json), absolute=absolute)
+    emit_details(summary, list(sections(summary)), output_format=chosen(output_format, as_json), absolute=absolute)
 
 
 @group.command("files")
@@ -149,7 +153,7 @@ def files(
     Example:
       arctic table files demo.shop.orders --content data
     """
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     at_most_one(snapshot=snapshot, ref=ref)
     with working(f"listing the files of {name}"):
@@ -183,7 +187,7 @@ def partitions(
     Example:
       arctic table partitions demo.shop.orders
     """
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     at_most_one(snapshot=snapshot, ref=ref)
     with working(f"listing the partitions of {name}"):
@@ -205,16 +209,16 @@ def snapshots(
     wide: WideOption = False,
     absolute: AbsoluteOption = False,
 ) -> None:
-    """List the snapshots of a table.
+    """List the snapshots of a table, newest first.
 
     \b
     Example:
       arctic table snapshots demo.shop.orders
     """
-    from pyarctic.table import open_table
+    from pyarctic.tables import open_table
 
     with working(f"reading {name}"):
-        frame = open_table(name).snapshots()
+        frame = open_table(name).snapshots().reverse()
     emit(
         _listed(frame, SNAPSHOT_COLUMNS, "snapshots"),
         output_format=chosen(output_format, as_json),
@@ -232,10 +236,10 @@ def at_most_one(**options: object) -> None:
 
 
 def _listed(frame: _DataFrame, known: Sequence[Column], noun: str, remark: str | None = None) -> Frame:
-    """A frame of the library for the port: columns known here first, any further ones after them, dropped first."""
+    """A frame of the library for the port: columns known here first, any further ones after them."""
     names = set(frame.columns)
     listed = {column.name for column in known}
-    further = (Column(name, name, _kind(name), priority=9) for name in frame.columns if name not in listed)
+    further = (Column(name, name, _kind(name), priority=WIDE_ONLY) for name in frame.columns if name not in listed)
     columns = (*(column for column in known if column.name in names), *further)
     rows = (row for piece in frame.iter_slices(4096) for row in piece.iter_rows(named=True))
     return Frame(columns=columns, rows=rows, noun=noun, total=frame.height, remark=remark)
@@ -247,47 +251,4 @@ def _kind(name: str) -> Any:
         return "bytes"
     if name.endswith("_at"):
         return "time"
-    return "id" if name.endswith("snapshot_id") else "text"
-
-
-def _sections(summary: Mapping[str, Any]) -> Iterator[Section]:
-    facts = [{"field": field, "value": value} for field, value in _facts(summary)]
-    pair = (Column("field", "Field"), Column("value", "Value", "time"))
-    yield Section(title=None, frame=Frame(columns=pair, rows=facts))
-    schema = (
-        Column("id", "Id", "count"),
-        Column("name", "Column"),
-        Column("type", "Type"),
-        Column("required", "Required"),
-        Column("doc", "Description"),
-    )
-    yield Section(title="Schema", frame=Frame(columns=schema, rows=summary.get("schema") or []))
-    refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
-    yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
-    pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
-    properties = (Column("key", "Key"), Column("value", "Value"))
-    yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
-
-
-def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
-    """The scalar part of a summary as lines people read; what is absent gets no line."""
-    for field, label in (("name", "Table"), ("kind", "Kind"), ("uuid", "UUID"), ("location", "Location")):
-        yield label, str(summary[field])
-    yield "Format version", str(summary["format_version"])
-    yield "Partitioned by", ", ".join(summary.get("partition_spec") or ()) or "nothing"
-    if summary.get("sort_order"):
-        yield "Sorted by", ", ".join(summary["sort_order"])
-    if summary.get("primary_key"):
-        yield "Primary key", ", ".join(summary["primary_key"])
-    yield "Snapshot", str(summary.get("current_snapshot_id") or "none yet")
-    yield "Snapshots", format_count(summary["snapshots"])
-    if summary.get("last_updated_at"):
-        yield "Last updated", datetime.fromisoformat(summary["last_updated_at"])
-    yield "Records", format_count(summary["records"])
-    yield "Data files", format_count(summary["data_files"])
-    yield "Data", format_bytes(summary["data_bytes"])
-    for kind in ("position_delete_files", "equality_delete_files", "deletion_vectors"):
-        if summary.get(kind):
-            yield kind.replace("_", " ").capitalize(), format_count(summary[kind])
-    if summary.get("delete_bytes"):
-        yield "Deletes", format_bytes(summary["delete_bytes"])
+    return "id" if name.endswith(("snapshot_id", "row_id")) else "text"

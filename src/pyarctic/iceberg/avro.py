@@ -115,7 +115,9 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
     try:
         frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
-        raise Damaged(f"Avro data does not fit its schema: {container.path}", hint=DAMAGED_HINT, file=container.path) from cause
+        raise Damaged(
+            f"Avro data does not fit its schema: {container.path}", hint=DAMAGED_HINT, file=container.path
+        ) from cause
     if frame.height != container.count:
         raise Damaged(
             f"Avro file announces {container.count} records and holds {frame.height}: {container.path}",

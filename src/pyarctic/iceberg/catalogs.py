@@ -64,10 +64,14 @@ def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
         raise
     except (NoSuchTableError, NoSuchIcebergTableError) as cause:
         raise NotFound(
-            f"table {subject} does not exist", hint=f"`arctic table ls '{catalog}.*'` lists those there are.", table=subject
+            f"table {subject} does not exist",
+            hint=f"`arctic table ls '{catalog}.*'` lists those there are.",
+            table=subject,
         ) from cause
     except NoSuchNamespaceError as cause:
-        raise NotFound(f"no such database: {cause}", hint=f"`arctic table ls '{catalog}.*'` shows them.", catalog=catalog) from cause
+        raise NotFound(
+            f"no such database: {cause}", hint=f"`arctic table ls '{catalog}.*'` shows them.", catalog=catalog
+        ) from cause
     except (ValidationError, PydanticError) as cause:
         raise _bad_metadata(subject, cause) from cause
     except FileNotFoundError as cause:
@@ -77,7 +81,9 @@ def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
             table=subject,
         ) from cause
     except NotInstalledError as cause:
-        raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
+        raise ConfigError(
+            f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog
+        ) from cause
     except (SQLAlchemyError, RequestException, RESTError, ConnectionError, TimeoutError) as cause:
         raise Unavailable(
             f"catalog {catalog!r} cannot be reached: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}",

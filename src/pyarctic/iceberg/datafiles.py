@@ -99,7 +99,9 @@ def _read_parquet(
             keep = [group.id for group in fragment.subset(condition, schema=file.schema).row_groups]
         for run in _runs(keep):
             position = starts[run[0]]
-            for batch in source.iter_batches(batch_rows, row_groups=run, columns=_leaves(columns, source), use_threads=False):
+            for batch in source.iter_batches(
+                batch_rows, row_groups=run, columns=_leaves(columns, source), use_threads=False
+            ):
                 yield Piece(file=file, position=position, batch=batch)
                 position += batch.num_rows
 

@@ -75,7 +75,11 @@ class PositionDeletes:
         if (vector := deletes.vector) is not None:
             refuse_encrypted(vector["file_path"], vector["key_metadata_bytes"])
             return read_vector(
-                self._io, vector["file_path"], vector["content_offset"], vector["content_size_bytes"], vector["record_count"]
+                self._io,
+                vector["file_path"],
+                vector["content_offset"],
+                vector["content_size_bytes"],
+                vector["record_count"],
             )
         found = [self._decode(row).get(data_file, NO_POSITIONS) for row in deletes.positions.iter_rows(named=True)]
         if len(found) == 1:
@@ -101,7 +105,9 @@ def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, 
     if not parts:
         return {}
     rows = pl.concat(parts).group_by("file_path").agg(pl.col("pos").unique().sort())
-    return {name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)}
+    return {
+        name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +207,9 @@ class EqualityIndex:
                 sequence = pl.lit(row["data_sequence_number"], pl.Int64).alias("sequence")
                 parts.append(keys.frame(piece, {}).with_columns(sequence).unique())
         if not parts:
-            empty = pl.DataFrame(schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64})
+            empty = pl.DataFrame(
+                schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64}
+            )
             return cls(keys, empty)
         return cls(keys, pl.concat(parts))
 
@@ -221,7 +229,11 @@ class EqualityIndex:
         if self._ambiguous:
             # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
             deleted = self._rows.filter(newer).select(self._names)
-            hit = asked.with_row_index("row").join(deleted, on=self._names, how="semi", nulls_equal=True)["row"].to_numpy()
+            hit = (
+                asked.with_row_index("row")
+                .join(deleted, on=self._names, how="semi", nulls_equal=True)["row"]
+                .to_numpy()
+            )
             dead[candidates[hit]] = True
             return dead
         stored = self._rows[at[candidates]]

@@ -86,7 +86,11 @@ def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> 
     equality = deletes.filter(pl.col("content") == EQUALITY_DELETES)
     everywhere = pl.col("spec_id").is_in(list(unpartitioned_specs))
     grouped = {
-        FILE_SCOPED: (positions.filter(pl.col("referenced_data_file").is_not_null()), ["referenced_data_file"], ["file_path"]),
+        FILE_SCOPED: (
+            positions.filter(pl.col("referenced_data_file").is_not_null()),
+            ["referenced_data_file"],
+            ["file_path"],
+        ),
         PARTITION_SCOPED: (positions.filter(pl.col("referenced_data_file").is_null()), PARTITION_KEY, PARTITION_KEY),
         EQUALITY: (equality.filter(~everywhere), PARTITION_KEY, PARTITION_KEY),
         GLOBAL_EQUALITY: (equality.filter(everywhere), [], []),
@@ -108,7 +112,12 @@ def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> 
 
 
 def _ranges(
-    data: pl.DataFrame, deletes: pl.DataFrame, data_keys: Sequence[str], delete_keys: Sequence[str], *, strictly_newer: bool
+    data: pl.DataFrame,
+    deletes: pl.DataFrame,
+    data_keys: Sequence[str],
+    delete_keys: Sequence[str],
+    *,
+    strictly_newer: bool,
 ) -> tuple[pl.DataFrame, Integers, Integers]:
     """Sort the deletes by (group, sequence); per data file the run of its group that is new enough."""
     if deletes.is_empty():
@@ -117,13 +126,17 @@ def _ranges(
     if delete_keys:
         groups = deletes.select(delete_keys).unique(maintain_order=True).with_row_index("group")
         delete_group = deletes.join(groups, on=delete_keys, how="left", maintain_order="left")["group"]
-        data_group = data.join(groups, left_on=data_keys, right_on=delete_keys, how="left", maintain_order="left")["group"]
+        data_group = data.join(groups, left_on=data_keys, right_on=delete_keys, how="left", maintain_order="left")[
+            "group"
+        ]
         number_of_groups = groups.height
     else:
         delete_group = pl.zeros(deletes.height, pl.UInt32, eager=True)
         data_group = pl.zeros(data.height, pl.UInt32, eager=True)
         number_of_groups = 1
-    ordered = deletes.with_columns(delete_group.alias("group")).sort("group", "data_sequence_number", maintain_order=True)
+    ordered = deletes.with_columns(delete_group.alias("group")).sort(
+        "group", "data_sequence_number", maintain_order=True
+    )
     # Sequence numbers are compared by rank, so that (group, rank) fits one integer however large the numbers are.
     sequences = np.unique(ordered["data_sequence_number"].to_numpy())
     width = len(sequences) + 1

@@ -160,7 +160,9 @@ def changed_files(metadata: TableMetadata, io: FileIO, since: int | None, until:
     gone, come = pl.concat([empty, *old]), pl.concat([empty, *new])
     return pl.concat(
         [
-            frame.join(other, on=FILE_IDENTITY, how="anti", nulls_equal=True).with_columns(pl.lit(change).alias("change"))
+            frame.join(other, on=FILE_IDENTITY, how="anti", nulls_equal=True).with_columns(
+                pl.lit(change).alias("change")
+            )
             for frame, other, change in ((come, gone, "added"), (gone, come, "removed"))
         ]
     )

@@ -189,7 +189,9 @@ def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.Dat
         )
     container = parse_container(read_bytes(io, manifest.path), manifest.path)
     fields = flatten(container.schema, inline=("data_file", PARTITION))
-    partition_columns = [f"partition_{index}" for index, field in enumerate(f for f in fields if PARTITION in f.path[:-1])]
+    partition_columns = [
+        f"partition_{index}" for index, field in enumerate(f for f in fields if PARTITION in f.path[:-1])
+    ]
     names: list[str | None] = []
     partition_names = iter(partition_columns)
     for field in fields:
@@ -239,7 +241,9 @@ def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
         return frame.with_columns(pl.lit(None, pl.Int64).alias("first_row_id"))
     # v3: files without a first row id are numbered in file order; removed entries take no numbers.
     unnumbered = (
-        pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED)).then(pl.col("record_count")).otherwise(0)
+        pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED))
+        .then(pl.col("record_count"))
+        .otherwise(0)
     )
     inherited = manifest.first_row_id + unnumbered.cum_sum() - unnumbered
     return frame.with_columns(pl.coalesce("first_row_id", inherited))

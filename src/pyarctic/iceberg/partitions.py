@@ -81,7 +81,9 @@ class PartitionDecoder:
 
     def _decode_uncached(self, spec_id: int, key: str) -> tuple[Any, ...]:
         fields = self._specs[spec_id].fields
-        return tuple(_typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
+        return tuple(
+            _typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True)
+        )
 
     def _source_type(self, field: PartitionField) -> IcebergType | None:
         for schema in self._schemas:

@@ -108,9 +108,9 @@ def fields_by_id(fields: Iterable[pa.Field], names: Mappings) -> dict[int, FileF
         metadata = field.metadata or {}
         raw = metadata.get(_PARQUET_ID, metadata.get(_ORC_ID))
         mapped = next((m for m in names or () if field.name in m.names), None)
-        field_id = int(raw) if raw is not None else mapped.field_id if mapped else None
+        field_id = int(raw) if raw is not None else mapped.field_id if mapped is not None else None
         if field_id is not None:
-            found[field_id] = FileField(index=index, field=field, below=mapped.fields if mapped else None)
+            found[field_id] = FileField(index=index, field=field, below=mapped.fields if mapped is not None else None)
     return found
 
 
@@ -192,7 +192,9 @@ def _missing_value(field: NestedField, constants: Mapping[int, Any]) -> Any:
 def _repeat(value: Any, type_: pa.DataType, rows: int) -> pa.Array:
     if value is None:
         return pa.nulls(rows, type_)
-    return pa.repeat(pa.scalar(getattr(value, "bytes", value) if pa.types.is_fixed_size_binary(type_) else value, type_), rows)
+    return pa.repeat(
+        pa.scalar(getattr(value, "bytes", value) if pa.types.is_fixed_size_binary(type_) else value, type_), rows
+    )
 
 
 def _conversion(source: pa.DataType, names: Mappings, target: IcebergType) -> Convert | None:
@@ -261,7 +263,9 @@ def _map_conversion(source: pa.DataType, names: Mappings, target: MapType) -> Co
 
     def convert(array: pa.Array) -> pa.Array:
         array = _whole(array)
-        pairs = (array.keys, array.items) if pa.types.is_map(array.type) else (array.values.field(0), array.values.field(1))
+        pairs = (
+            (array.keys, array.items) if pa.types.is_map(array.type) else (array.values.field(0), array.values.field(1))
+        )
         keys, items = (change(values) if change else values for change, values in zip((key, item), pairs, strict=True))
         return pa.MapArray.from_arrays(
             array.offsets.cast(pa.int32()), keys, items, type=wanted, mask=array.is_null() if array.null_count else None
@@ -272,7 +276,7 @@ def _map_conversion(source: pa.DataType, names: Mappings, target: MapType) -> Co
 
 def _below(names: Mappings, name: str) -> Mappings:
     mapped = next((m for m in names or () if name in m.names), None)
-    return mapped.fields if mapped else None
+    return mapped.fields if mapped is not None else None
 
 
 def _whole(array: pa.Array) -> pa.Array:
@@ -293,6 +297,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _decimal_from_bytes(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Avro's decimals are big-endian two's complement bytes; Arrow's are 16 little-endian ones."""
+    array = array.cast(pa.binary())
     length = max(pc.max(pc.binary_length(array)).as_py() or 1, 1)
     sign = pc.if_else(pc.greater_equal(pc.binary_slice(array, 0, 1), b"\x80"), b"\xff", b"\x00")
     missing = pc.subtract(length, pc.binary_length(array))

@@ -122,7 +122,9 @@ class _MayMatch(BoundBooleanExpressionVisitor[pl.Expr]):
         return YES
 
 
-def prune_partitions(files: pl.DataFrame, metadata: TableMetadata, schema: Schema, where: BooleanExpression) -> pl.DataFrame:
+def prune_partitions(
+    files: pl.DataFrame, metadata: TableMetadata, schema: Schema, where: BooleanExpression
+) -> pl.DataFrame:
     """Without the files of partitions in which nothing can match."""
     kept = []
     for (spec_id,), group in files.group_by("spec_id", maintain_order=True):
@@ -176,7 +178,9 @@ def _from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
 
     def number(dtype: type[pl.DataType], size: int) -> pl.Expr:
         # Polars reads beyond short values; only those of the right size are given to it.
-        return pl.when(raw.bin.size() == size).then(raw).otherwise(None).bin.reinterpret(dtype=dtype, endianness="little")
+        return (
+            pl.when(raw.bin.size() == size).then(raw).otherwise(None).bin.reinterpret(dtype=dtype, endianness="little")
+        )
 
     if isinstance(type_, INTEGRAL):
         return pl.coalesce(number(pl.Int64, 8), number(pl.Int32, 4).cast(pl.Int64))

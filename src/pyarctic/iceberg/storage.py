@@ -23,7 +23,9 @@ def opened(io: FileIO, path: str) -> Iterator[InputStream]:
             file=path,
         ) from cause
     except PermissionError as cause:
-        raise Unavailable(f"no permission to read {path}", hint="Check the catalog's credentials.", file=path) from cause
+        raise Unavailable(
+            f"no permission to read {path}", hint="Check the catalog's credentials.", file=path
+        ) from cause
     except OSError as cause:
         raise Unavailable(f"cannot open {path}: {cause}", hint="Check the storage and try again.", file=path) from cause
     with stream:

@@ -16,7 +16,8 @@ from tests.unit.cli.library import Arctic, Library, Ran
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setitem(sys.modules, "pyarctic.table", cast("Any", made))
+    for room in ("pyarctic.tables", "pyarctic.iceberg"):
+        monkeypatch.setitem(sys.modules, room, cast("Any", made))
     return made
 
 

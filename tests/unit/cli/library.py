@@ -1,9 +1,10 @@
-"""A stand-in for `pyarctic.table` (one catalog, one table, frames small enough to read), and what a run gives back."""
+"""A stand-in for the library (one catalog, one table, frames small enough to read), and what a run gives back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -135,13 +136,17 @@ class Table:
 
 
 class Library:
-    """What the commands import from `pyarctic.table`."""
+    """What the commands import from `pyarctic.tables` and `pyarctic.iceberg`."""
 
     def __init__(self) -> None:
         self.table = Table()
         self.names = [NAME, "demo.shop.people"]
         self.catalogs = ["demo"]
         self.failure: Exception | None = None
+
+    @staticmethod
+    def reaching(_: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def open_catalog(self, name: str) -> Catalog:
         if name == "down":

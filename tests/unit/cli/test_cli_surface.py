@@ -142,7 +142,7 @@ def test_narrow_terminals_drop_columns_and_say_so(
     ran = arctic("table", "files", NAME)
     assert max(len(line) for line in ran.out.splitlines()) <= 50
     assert ran.out.split()[:2] == ["Partition", "Size"]
-    assert ran.err.startswith("columns left out: Content, Records, ")
+    assert ran.err.startswith("columns left out: Content, Records, Sequence, Format, Spec, Snapshot, 2 more; --wide ")
     wide = arctic("table", "files", NAME, "--wide")
     assert "Snapshot" in wide.out
     assert "left out" not in wide.err
@@ -167,7 +167,8 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     code = (
         "import sys; from tests.unit.cli.library import Library, Table; lib = Library();"
         "lib.table = Table(files=50000);"
-        "sys.modules['pyarctic.table'] = lib; from pyarctic.cli import main; sys.exit(main())"
+        "sys.modules.update({'pyarctic.tables': lib, 'pyarctic.iceberg': lib});"
+        "from pyarctic.cli import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, "table", "files", NAME, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:

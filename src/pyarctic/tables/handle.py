@@ -47,7 +47,11 @@ def list_tables(pattern: str | None = None) -> list[str]:
     names = []
     for catalog_name in catalog_names():
         # The pattern's first part may rule a catalog out before it is asked.
-        if pattern and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0]) and "*" not in pattern.split(".")[0]:
+        if (
+            pattern
+            and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0])
+            and "*" not in pattern.split(".")[0]
+        ):
             continue
         catalog = open_catalog(catalog_name)
         with reaching(catalog_name):
@@ -126,9 +130,7 @@ class Table:
                 view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
             )
 
-    def files(
-        self, snapshot_id: int | None = None, ref: str | None = None, content: str | None = None
-    ) -> pl.DataFrame:
+    def files(self, snapshot_id: int | None = None, ref: str | None = None, content: str | None = None) -> pl.DataFrame:
         """The live files, data and deletes. `content`: "data", "position-deletes", "equality-deletes" or
         "deletion-vector"."""
         if content is not None and content not in CONTENT_KINDS:
@@ -147,7 +149,11 @@ class Table:
         def count(kind: str) -> pl.Expr:
             return (pl.col("content") == kind).sum().cast(pl.Int64)
 
-        size = pl.when(pl.col("content_size_bytes").is_null()).then(pl.col("file_size_bytes")).otherwise(pl.col("content_size_bytes"))
+        size = (
+            pl.when(pl.col("content_size_bytes").is_null())
+            .then(pl.col("file_size_bytes"))
+            .otherwise(pl.col("content_size_bytes"))
+        )
         return (
             self.files(snapshot_id, ref)
             .group_by("partition", "spec_id")
@@ -170,7 +176,10 @@ class Table:
         refs: dict[int, list[str]] = {}
         for name, ref in self._loaded.metadata.refs.items():
             refs.setdefault(ref.snapshot_id, []).append(name)
-        rows = [_snapshot_row(snapshot, sorted(refs.get(snapshot.snapshot_id, []))) for snapshot in self._loaded.metadata.snapshots]
+        rows = [
+            _snapshot_row(snapshot, sorted(refs.get(snapshot.snapshot_id, [])))
+            for snapshot in self._loaded.metadata.snapshots
+        ]
         return pl.DataFrame(rows, schema=_SNAPSHOT_SCHEMA).sort("committed_at", maintain_order=True)
 
     def summary(self) -> dict[str, Any]:
@@ -196,7 +205,9 @@ class Table:
             ],
             "primary_key": list(self.primary_key),
             "partition_spec": [
-                _transformed(str(field.transform), self.schema.find_column_name(field.source_id) or f"#{field.source_id}")
+                _transformed(
+                    str(field.transform), self.schema.find_column_name(field.source_id) or f"#{field.source_id}"
+                )
                 for field in metadata.spec().fields
             ],
             "sort_order": [

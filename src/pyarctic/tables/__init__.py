@@ -3,6 +3,6 @@
 Knows which store of a table answers a question. Native Iceberg tables have one store, the table itself.
 """
 
-from pyarctic.table.handle import Table, list_tables, open_table
+from pyarctic.tables.handle import Table, list_tables, open_table
 
 __all__ = ["Table", "list_tables", "open_table"]

@@ -1,0 +1,54 @@
+"""The page about one table that `arctic table show` gives people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pyarctic.cli.output import Column, Frame, Section
+from pyarctic.units import format_bytes, format_count
+
+
+def sections(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """The summary of a table in the order in which people ask: what and how much, then schema, refs, properties."""
+    facts = [{"field": field, "value": value} for field, value in _facts(summary)]
+    pair = (Column("field", "Field"), Column("value", "Value", "time"))
+    yield Section(title=None, frame=Frame(columns=pair, rows=facts))
+    schema = (
+        Column("id", "Id", "count"),
+        Column("name", "Column"),
+        Column("type", "Type"),
+        Column("required", "Required"),
+        Column("doc", "Description"),
+    )
+    yield Section(title="Schema", frame=Frame(columns=schema, rows=summary.get("schema") or []))
+    refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
+    yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
+    pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
+    properties = (Column("key", "Key"), Column("value", "Value"))
+    yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
+
+
+def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
+    """The scalar part of a summary as lines people read; what is absent gets no line."""
+    for field, label in (("name", "Table"), ("kind", "Kind"), ("uuid", "UUID"), ("location", "Location")):
+        yield label, str(summary[field])
+    yield "Format version", str(summary["format_version"])
+    yield "Partitioned by", ", ".join(summary.get("partition_spec") or ()) or "nothing"
+    if summary.get("sort_order"):
+        yield "Sorted by", ", ".join(summary["sort_order"])
+    if summary.get("primary_key"):
+        yield "Primary key", ", ".join(summary["primary_key"])
+    yield "Snapshot", str(summary.get("current_snapshot_id") or "none yet")
+    yield "Snapshots", format_count(summary["snapshots"])
+    if summary.get("last_updated_at"):
+        yield "Last updated", datetime.fromisoformat(summary["last_updated_at"])
+    yield "Records", format_count(summary["records"])
+    yield "Data files", format_count(summary["data_files"])
+    yield "Data", format_bytes(summary["data_bytes"])
+    for kind in ("position_delete_files", "equality_delete_files", "deletion_vectors"):
+        if summary.get(kind):
+            yield kind.replace("_", " ").capitalize(), format_count(summary[kind])
+    if summary.get("delete_bytes"):
+        yield "Deletes", format_bytes(summary["delete_bytes"])

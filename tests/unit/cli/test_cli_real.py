@@ -1,0 +1,163 @@
+"""The commands over the library itself: a SQLite catalog and a table written by PyIceberg."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from tests.unit.cli.library import Arctic
+
+NAME = "demo.shop.orders"
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True, doc="the order"),
+    NestedField(2, "city", StringType()),
+    NestedField(3, "ts", TimestamptzType()),
+    identifier_field_ids=[1],
+)
+BY_CITY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="city"))
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """What was made: the folder with its `arctic.yaml`, and the snapshots in order."""
+
+    folder: Path
+    snapshots: tuple[int, ...]
+
+
+def orders(first: int, cities: list[str | None]) -> pa.Table:
+    when = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    fields = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("city", pa.string()),
+        pa.field("ts", pa.timestamp("us", tz="UTC")),
+    ]
+    columns = [list(range(first, first + len(cities))), cities, [when] * len(cities)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)], schema=pa.schema(fields))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    warehouse = tmp_path / "warehouse"
+    warehouse.mkdir()
+    uri = f"sqlite:///{warehouse}/catalog.db"
+    catalog = SqlCatalog("demo", uri=uri, warehouse=f"file://{warehouse}")
+    catalog.create_namespace("shop")
+    table = catalog.create_table("shop.orders", SCHEMA, partition_spec=BY_CITY, properties={"owner": "anna"})
+    table.append(orders(1, ["Oslo", "Rome"]))
+    table.append(orders(3, ["Oslo", None]))
+    table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "first").commit()
+    catalog.create_table("shop.empty", SCHEMA)
+    text = f"catalogs:\n  demo: {{type: sql, uri: '{uri}', warehouse: 'file://{warehouse}'}}\n"
+    (tmp_path / "arctic.yaml").write_text(text, encoding="utf-8")
+    yield Lake(tmp_path, tuple(snapshot.snapshot_id for snapshot in table.snapshots()))
+    catalog.close()
+
+
+def test_listing(arctic: Arctic, lake: Lake) -> None:
+    assert arctic("table", "ls", "--format", "name").out.split() == ["demo.shop.empty", NAME]
+    assert arctic("table", "ls", "*.orders", "--json").json == [{"name": NAME}]
+    assert arctic("catalog", "ls", "--json").json[0]["origin"] == "file"
+    assert arctic("catalog", "check", "demo").code == 0
+    assert arctic("catalog", "check", "nope").code == 1
+
+
+def test_show(arctic: Arctic, lake: Lake) -> None:
+    shown = arctic("table", "show", NAME, "--json").json
+    assert shown["name"] == NAME
+    assert shown["current_snapshot_id"] == str(lake.snapshots[-1])
+    assert (shown["records"], shown["data_files"], shown["snapshots"]) == (4, 4, 2)
+    assert shown["partition_spec"] == ["city"]
+    assert shown["schema"][0] == {"id": 1, "name": "id", "type": "long", "required": True, "doc": "the order"}
+    for output_format in ("table", "csv", "markdown", "name"):
+        for name in (NAME, "demo.shop.empty"):
+            ran = arctic("table", "show", name, "--format", output_format)
+            assert ran.code == 0, ran.err
+            assert name in ran.out
+
+
+def test_files_and_partitions(arctic: Arctic, lake: Lake) -> None:
+    files = arctic("table", "files", NAME, "--json").json
+    assert len(files) == 4
+    assert {row["content"] for row in files} == {"data"}
+    assert {row["snapshot_id"] for row in files} == {str(snapshot) for snapshot in lake.snapshots}
+    assert len(arctic("table", "files", NAME, "--ref", "first", "--json").json) == 2
+    assert len(arctic("table", "files", NAME, "--snapshot", str(lake.snapshots[0]), "--json").json) == 2
+    assert arctic("table", "files", NAME, "--content", "position-deletes", "--json").json == []
+    ran = arctic("table", "files", NAME)
+    assert ran.code == 0
+    assert ran.err.splitlines()[-1].startswith("4 files; ")
+    counts = {row["partition"]: row["data_files"] for row in arctic("table", "partitions", NAME, "--json").json}
+    assert sorted(counts.values()) == [1, 1, 2]
+    assert counts["city=Oslo"] == 2
+    for command in ("files", "partitions", "snapshots", "scan"):
+        for output_format in ("table", "json", "csv", "markdown", "name"):
+            for name in (NAME, "demo.shop.empty"):
+                ran = arctic("table", command, name, "--format", output_format)
+                assert ran.code == 0, ran.err
+
+
+def test_snapshots(arctic: Arctic, lake: Lake) -> None:
+    second, first = arctic("table", "snapshots", NAME, "--json").json
+    assert (first["snapshot_id"], second["snapshot_id"]) == tuple(str(snapshot) for snapshot in lake.snapshots)
+    assert second["parent_id"] == first["snapshot_id"]
+    assert (first["refs"], second["refs"]) == (["first"], ["main"])
+    assert first["summary"]["added-records"] == "2"
+    assert "ago" in arctic("table", "snapshots", NAME).out or "just now" in arctic("table", "snapshots", NAME).out
+
+
+def test_scan(arctic: Arctic, lake: Lake) -> None:
+    rows = arctic("table", "scan", NAME, "--json").json
+    assert sorted(row["id"] for row in rows) == [1, 2, 3, 4]
+    assert rows[0]["ts"] == "2026-01-31T09:30:00Z"
+    found = arctic("table", "scan", NAME, "--columns", "id", "--where", "city = 'Oslo' and id > 1", "--json").json
+    assert found == [{"id": 3}]
+    assert arctic("table", "scan", NAME, "--ref", "first", "--count").out == "2\n"
+    assert arctic("table", "scan", NAME, "--as-of", "2000-01-01").code == 1
+    assert arctic("table", "scan", NAME, "--as-of", "2999-01-01", "--count", "--json").json == {"count": 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (["table", "show", "demo.shop.nope"], 1, "not-found"),
+        (["table", "show", "nope.shop.orders"], 1, "not-found"),
+        (["table", "show", "orders"], 2, "usage"),
+        (["table", "scan", NAME, "--columns", "nope"], 2, "usage"),
+        (["table", "scan", NAME, "--where", "id >"], 2, "usage"),
+        (["table", "scan", NAME, "--where", "nope = 3"], 2, "usage"),
+        (["table", "files", NAME, "--ref", "nope"], 1, "not-found"),
+        (["table", "files", NAME, "--snapshot", "1"], 1, "not-found"),
+    ],
+)
+def test_mistakes(arctic: Arctic, lake: Lake, words: list[str], code: int, kind: str) -> None:
+    ran = arctic(*words)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(f"error[{kind}]: ")
+    assert "hint: " in ran.err
+
+
+def test_a_lost_file_is_damage(arctic: Arctic, lake: Lake) -> None:
+    for path in (lake.folder / "warehouse").rglob("*.parquet"):
+        path.unlink()
+    ran = arctic("table", "scan", NAME, "--json")
+    assert ran.code == 1
+    assert '"code": "damaged"' in ran.err
+
+
+def test_as_a_process(lake: Lake) -> None:
+    command = [sys.executable, "-m", "pyarctic.cli", "table", "scan", NAME, "--count"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=lake.folder)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "4\n", "")
