@@ -42,8 +42,9 @@ def test_delete_update_merge(oracle: Oracle, table: str, version: int) -> None:
     oracle.sql(f"update {table} set v = -v where id % 11 = 0")
     oracle.sql(f"update {table} set part = 'p9' where id % 13 = 0")
     oracle.sql(
-        f"merge into {table} t using (select * from (values (1, 'p1', 1000), (999, 'p0', 1), (2, null, 2)) as x(id, part, v)) s "
-        "on t.id = s.id when matched and s.id = 1 then delete when matched then update set * when not matched then insert *"
+        f"merge into {table} t using "
+        "(select * from (values (1, 'p1', 1000), (999, 'p0', 1), (2, null, 2)) as x(id, part, v)) s on t.id = s.id "
+        "when matched and s.id = 1 then delete when matched then update set * when not matched then insert *"
     )
     assert_same_history(oracle, table)
     for where in (
@@ -169,8 +170,6 @@ def test_equality_deletes_through_evolution(oracle: Oracle, table: str) -> None:
     equality_delete(oracle, table, [{"id": 1}])
     equality_delete(oracle, table, [{"gone": "g3"}])
     assert_same_history(oracle, table)
-    before = arctic_table(oracle, table).snapshots()["snapshot_id"][-1]
-    rows_before = arctic_table(oracle, table).scan().to_arrow()
     oracle.sql(f"alter table {table} alter column id type bigint")
     oracle.sql(f"alter table {table} rename column name to label")
     oracle.sql(f"alter table {table} drop column gone")
@@ -185,10 +184,7 @@ def test_equality_deletes_through_evolution(oracle: Oracle, table: str) -> None:
     equality_delete(oracle, table, [{"id": 5}, {"id": 25}, {"id": 33}])  # global again
     equality_delete(oracle, table, [{"late": None, "label": "n3"}])
     fill(oracle, table, 5, 8, "id", "'n0'", "null")
-    assert_same_rows(oracle, table)
-    # Java 1.12 compares the int of the old schema with the long of the new one here, and the deleted rows come back.
-    assert arctic_table(oracle, table).scan(snapshot_id=before).to_arrow() == rows_before
-    assert oracle.rows(table, snapshot_id=before).num_rows > rows_before.num_rows
+    assert_same_history(oracle, table)
 
 
 @VERSIONS

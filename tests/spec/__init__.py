@@ -1,5 +1,7 @@
-"""A small writer of Iceberg tables made from the specification alone: JSON, fastavro and PyArrow, no PyIceberg and no code
-of ours. What it writes is an independent opinion about the format, for tests without a JVM and for benchmarks."""
+"""A small writer of Iceberg tables made from the specification alone: JSON, fastavro and PyArrow, no code of ours.
+
+What it writes is an independent opinion about the format, for tests without a JVM and for benchmarks.
+"""
 
 from tests.spec.table import SpecFile, SpecTable
 

@@ -23,7 +23,7 @@ def _metric(name: str, field_id: int, key_id: int, value_id: int, value: str) ->
 
 
 def manifest_entry(version: int, partition: list[dict[str, Any]]) -> dict[str, Any]:
-    """The schema of a manifest of the given format version; `partition` holds the Avro fields of the partition tuple."""
+    """The schema of a manifest of a format version; `partition` holds the Avro fields of the partition tuple."""
     data_file = [
         required("file_path", "string", 100),
         required("file_format", "string", 101),
@@ -33,6 +33,7 @@ def manifest_entry(version: int, partition: list[dict[str, Any]]) -> dict[str, A
         _metric("column_sizes", 108, 117, 118, "long"),
         _metric("value_counts", 109, 119, 120, "long"),
         _metric("null_value_counts", 110, 121, 122, "long"),
+        _metric("nan_value_counts", 137, 138, 139, "long"),
         _metric("lower_bounds", 125, 126, 127, "bytes"),
         _metric("upper_bounds", 128, 129, 130, "bytes"),
         optional("key_metadata", "bytes", 131),

@@ -8,7 +8,7 @@ import json
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ ARROW = {
     "timestamp": pa.timestamp("us"),
     "binary": pa.binary(),
 }
+PACKED = {"int": "<i", "long": "<q", "float": "<f", "double": "<d"}
 AVRO = {"date": "int", "timestamp": "long", "binary": "bytes"}
 
 
@@ -54,6 +55,9 @@ class SpecFile:
     lower: Mapping[int, bytes] = field(default_factory=dict)
     upper: Mapping[int, bytes] = field(default_factory=dict)
     nulls: Mapping[int, int] = field(default_factory=dict)
+    values: Mapping[int, int] = field(default_factory=dict)
+    nans: Mapping[int, int] = field(default_factory=dict)
+    first_row_id: int | None = None
     key_metadata: bytes | None = None
     sequence: int | None = None
     file_sequence: int | None = None
@@ -72,6 +76,20 @@ class Manifest:
     counts: tuple[int, int, int]
     rows: tuple[int, int, int]
     first_row_id: int | None = None
+
+    def row_ids(self) -> dict[str, int]:
+        """First row ids of the data files, where they have one: their own, or counted on from the manifest's."""
+        ids: dict[str, int] = {}
+        if self.first_row_id is None or self.content != DATA:
+            return ids
+        at = self.first_row_id
+        for file in self.entries:
+            if file.first_row_id is not None:
+                ids[file.path] = file.first_row_id
+            else:
+                ids[file.path] = at
+                at += file.records
+        return ids
 
 
 class SpecTable:
@@ -126,6 +144,17 @@ class SpecTable:
             self.metadata["next-row-id"] = 0
         if partition:
             self.partition_by(*partition)
+        else:
+            self.register()
+
+    def upgrade(self, version: int) -> None:
+        """A newer format version; what is written already stays as it is."""
+        self.version = self.metadata["format-version"] = version
+        self.metadata.setdefault("last-sequence-number", 0)
+        if version >= 3:
+            self.metadata.setdefault("next-row-id", 0)
+        for old in ("schema", "partition-spec"):
+            self.metadata.pop(old, None)
         self.register()
 
     # -- schema and spec -----------------------------------------------------------------------------------------
@@ -144,6 +173,8 @@ class SpecTable:
         schema_id = len(self.metadata["schemas"])
         self.metadata["schemas"].append({"type": "struct", "schema-id": schema_id, "fields": [dict(f) for f in fields]})
         self.metadata["current-schema-id"] = schema_id
+        if self.version == 1:
+            self.metadata["schema"] = self.metadata["schemas"][-1]
         self.metadata["last-column-id"] = max(self.metadata["last-column-id"], *(f["id"] for f in fields))
         self.register()
 
@@ -188,11 +219,22 @@ class SpecTable:
         return path.as_uri(), path.stat().st_size
 
     def data(
-        self, rows: Sequence[Mapping[str, Any]], partition: tuple[Any, ...] = (), *, row_group_size: int | None = None
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        partition: tuple[Any, ...] = (),
+        *,
+        row_group_size: int | None = None,
+        without: Collection[str] = (),
+        bounds_length: int = 16,
+        **facts: Any,
     ) -> SpecFile:
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema=self.arrow_schema())
+        """A data file. `without`: columns it does not hold; strings in its bounds are cut to `bounds_length`."""
+        names = [f["name"] for f in self.fields if f["name"] not in without]
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema=self.arrow_schema(names))
         path, size = self._parquet(table, row_group_size)
-        return self.file(content=DATA, path=path, records=len(rows), size=size, partition=partition)
+        measured = metrics([f for f in self.fields if f["name"] in names], rows, bounds_length)
+        facts = {"records": len(rows), "size": size, "partition": partition, **measured, **facts}
+        return self.file(content=DATA, path=path, **facts)
 
     def file(self, **facts: Any) -> SpecFile:
         facts.setdefault("spec_id", self.metadata["default-spec-id"])
@@ -234,8 +276,8 @@ class SpecTable:
             equality_ids=tuple(self.field_id(name) for name in names),
         )
 
-    def vectors(self, dead: Mapping[SpecFile | str, Sequence[int]], likes: Sequence[SpecFile]) -> list[SpecFile]:
-        """Deletion vectors of several data files in one Puffin file."""
+    def vectors(self, dead: Mapping[str, Sequence[int]], likes: Sequence[SpecFile]) -> list[SpecFile]:
+        """Deletion vectors of several data files in one Puffin file; `dead`: path of the data file → positions."""
         path = self.path(".puffin")
         body, entries, blobs = b"PFA1", [], []
         for like in likes:
@@ -307,9 +349,11 @@ class SpecTable:
         self, manifest: Manifest, gone: set[tuple[str, int | None]], snapshot_id: int, sequence: int
     ) -> Manifest:
         entries = []
+        row_ids = manifest.row_ids()
         for file in manifest.entries:
             full = replace(
                 file,
+                first_row_id=row_ids.get(file.path) if manifest.content == DATA else None,
                 sequence=manifest.sequence if file.sequence is None else file.sequence,
                 file_sequence=manifest.sequence if file.file_sequence is None else file.file_sequence,
                 snapshot_id=file.snapshot_id or manifest.snapshot_id,
@@ -327,7 +371,15 @@ class SpecTable:
         spec = next(s for s in self.metadata["partition-specs"] if s["spec-id"] == spec_id)
         schema = manifest_entry(self.version, self.partition_avro(spec))
         records = [self._entry(status, file, spec, snapshot_id) for status, file in entries]
-        data = encode(schema, records, self.avro_codec, self.block_size, {"content": "deletes" if content else "data"})
+        header = {
+            "schema": json.dumps(self.metadata["schemas"][-1]),
+            "schema-id": str(self.metadata["current-schema-id"]),
+            "partition-spec": json.dumps(spec["fields"]),
+            "partition-spec-id": str(spec_id),
+            "format-version": str(self.version),
+            "content": "deletes" if content else "data",
+        }
+        data = encode(schema, records, self.avro_codec, self.block_size, header)
         path = self.path("-m0.avro", "metadata")
         path.write_bytes(data)
         by_status = [[file for s, file in entries if s == status] for status in (1, 0, 2)]
@@ -365,10 +417,13 @@ class SpecTable:
             "record_count": file.records,
             "file_size_in_bytes": file.size,
             "block_size_in_bytes": 64 << 20,
+            "value_counts": pairs(file.values),
+            "nan_value_counts": pairs(file.nans),
             "lower_bounds": pairs(file.lower),
             "upper_bounds": pairs(file.upper),
             "null_value_counts": pairs(file.nulls),
             "key_metadata": file.key_metadata,
+            "first_row_id": file.first_row_id,
             "equality_ids": list(file.equality_ids) if file.equality_ids else None,
             "referenced_data_file": file.referenced,
             "content_offset": file.offset,
@@ -430,6 +485,30 @@ class SpecTable:
             self.catalog.drop_table(self.identifier)
         self.catalog.register_table(self.identifier, path.as_uri())
         return path
+
+
+def metrics(
+    fields: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], bounds_length: int
+) -> dict[str, dict[int, Any]]:
+    """Bounds and counts of a data file's columns."""
+    made: dict[str, dict[int, Any]] = {"lower": {}, "upper": {}, "nulls": {}, "values": {}, "nans": {}}
+    for column in fields:
+        id_, values = column["id"], [row.get(column["name"]) for row in rows]
+        present = [value for value in values if value is not None and value == value]
+        made["values"][id_] = len(values)
+        made["nulls"][id_] = sum(value is None for value in values)
+        if column["type"] in ("float", "double"):
+            made["nans"][id_] = len(values) - len(present) - made["nulls"][id_]
+        if not present or column["type"] not in (*PACKED, "string"):
+            continue
+        lower, upper = min(present), max(present)
+        if column["type"] == "string":
+            # A cut upper bound must still be above what was cut: its last character goes up by one.
+            cut = upper if len(upper) <= bounds_length else upper[: bounds_length - 1] + chr(ord(upper[bounds_length - 1]) + 1)
+            made["lower"][id_], made["upper"][id_] = lower[:bounds_length].encode(), cut.encode()
+        else:
+            made["lower"][id_], made["upper"][id_] = (struct.pack(PACKED[column["type"]], v) for v in (lower, upper))
+    return made
 
 
 def encode(

@@ -1,4 +1,4 @@
-"""What PyIceberg lacks: the file list of a table as a frame, the rules of deletes, and a reader that applies all of them.
+"""What PyIceberg lacks: a table's file list as a frame, the rules of deletes, and a reader that applies all of them.
 
 Knows Iceberg's formats (metadata through PyIceberg, manifests, delete files, deletion vectors) and nothing of keyed
 tables, optimizing or services. Works on any catalog and storage that PyIceberg opens.

@@ -86,7 +86,7 @@ def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
         ) from cause
     except (SQLAlchemyError, RequestException, RESTError, ConnectionError, TimeoutError) as cause:
         raise Unavailable(
-            f"catalog {catalog!r} cannot be reached: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}",
+            f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
             hint="Check its `uri`, credentials and that the service is up; `arctic catalog check` tries again.",
             catalog=catalog,
         ) from cause
@@ -108,7 +108,11 @@ def _bad_metadata(table: str, cause: Exception) -> ArcticError:
             table=table,
         )
     return Damaged(
-        f"{table}: its metadata file is not valid: {text.splitlines()[0] if text else type(cause).__name__}",
+        f"{table}: its metadata file is not valid: {_first_line(cause)}",
         hint="Register an older metadata file of the table, or repair this one.",
         table=table,
     )
+
+
+def _first_line(cause: Exception) -> str:
+    return next(iter(str(cause).splitlines()), type(cause).__name__)

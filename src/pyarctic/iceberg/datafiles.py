@@ -37,7 +37,7 @@ class OpenFile:
     names: Mappings
 
     def columns(self, field_ids: set[int]) -> list[str]:
-        """The columns of these (top-level) fields that the file has; one column at least, because rows must be counted."""
+        """The columns of these (top-level) fields that the file has; at least one, because rows must be counted."""
         found = fields_by_id(self.schema, self.names)
         return [at.field.name for field_id, at in found.items() if field_id in field_ids] or self.schema.names[:1]
 
@@ -59,8 +59,8 @@ def read_pieces(
     field_ids: set[int],
     make_filter: MakeFilter = lambda _: None,
 ) -> Iterator[Piece]:
-    """The rows of a file in order, with the columns that hold the given fields. Row groups that the filter rules out are
-    not read; positions count them nevertheless."""
+    """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
+    read; positions count them nevertheless."""
     with _damage_told(path):
         match file_format:
             case "PARQUET":

@@ -42,7 +42,7 @@ def refuse_encrypted(path: str, key_metadata_bytes: int | None) -> None:
 
 
 class Held(Generic[Key, Value]):
-    """Things read from files, kept for the next asker; the least used are dropped when they outgrow the memory budget."""
+    """Things read from files, kept for the next asker; the least used are dropped beyond the memory budget."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
@@ -274,8 +274,8 @@ class EqualityDeletes:
         for (ids,), group in files.group_by("equality_ids", maintain_order=True):
             keys = KeyColumns.of(list(ids), self._schemas, group["file_path"][0])
             number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
-            for part in group.with_columns(portion=number).partition_by("portion"):
-                portions.append(DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())))
+            parts = group.with_columns(portion=number).partition_by("portion")
+            portions += [DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]
         return portions
 
     def fit_together(self, portions: Sequence[DeletePortion]) -> bool:

@@ -1,8 +1,8 @@
 """Which delete files hit which data files: the scan-planning rules of the specification, answered as ranges.
 
 Deletes are sorted within their group by sequence number, so the deletes of one data file are a run of neighbours:
-from the first one new enough to the end of the group. A million data files and a hundred thousand deletes therefore give
-a few integer columns, never the pairs.
+from the first one new enough to the end of the group. A million data files and a hundred thousand deletes therefore
+give a few integer columns, never the pairs.
 
 The rules, with d = data sequence number of the data file and e = that of the delete:
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +143,7 @@ def _ranges(
     key = ordered["group"].to_numpy().astype(np.int64) * width + np.searchsorted(
         sequences, ordered["data_sequence_number"].to_numpy()
     )
-    side = "right" if strictly_newer else "left"
+    side: Literal["left", "right"] = "right" if strictly_newer else "left"
     rank = np.searchsorted(sequences, data["data_sequence_number"].to_numpy(), side=side)
     group = data_group.fill_null(number_of_groups).to_numpy().astype(np.int64)
     start = np.searchsorted(key, group * width + rank).astype(np.int64)
@@ -179,7 +179,7 @@ def _vector_rows(data: pl.DataFrame, vectors: pl.DataFrame) -> pl.Series:
 
 
 def _refuse_foreign_partitions(data: pl.DataFrame, *named_deletes: pl.DataFrame) -> None:
-    """A delete that names a live data file must stand in the same partition; readers disagree about any other."""
+    """A delete that names a live data file must stand in its partition; readers disagree about any other."""
     for deletes in named_deletes:
         if deletes.is_empty():
             continue
@@ -198,8 +198,8 @@ def _refuse_foreign_partitions(data: pl.DataFrame, *named_deletes: pl.DataFrame)
             row = foreign.row(0, named=True)
             raise Damaged(
                 f"delete file {row['file_path']} names a data file of another partition: {row['referenced_data_file']}",
-                hint="Engines disagree about such deletes, so no answer would be safe. Roll back to the snapshot before "
-                "the commit that added it, and report it to the writer's project.",
+                hint="Engines disagree about such deletes, so no answer would be safe. Roll back to the snapshot "
+                "before the commit that added it, and report it to the writer's project.",
                 file=row["file_path"],
                 data_file=row["referenced_data_file"],
             )

@@ -63,7 +63,7 @@ def snapshot_by_id(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 class FileList:
-    """A table's live files at one snapshot. Immutable: `at` gives the list of another snapshot and shares what both need."""
+    """A table's live files at one snapshot. Immutable: `at` gives another snapshot's list and shares what both need."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class FileList:
         try:
             table = pq.read_table(path)
             index = json.loads((table.schema.metadata or {})[_SAVED_INDEX])
-            everything = pl.DataFrame(table).cast(dict(FILE_SCHEMA))  # type: ignore[arg-type]
+            everything = pl.DataFrame(table).cast(FILE_SCHEMA)
         except (OSError, KeyError, ValueError, pa.ArrowException, pl.exceptions.PolarsError) as cause:
             raise Damaged(
                 f"saved file list cannot be read: {path}", hint="Delete it; it will be built anew.", file=str(path)

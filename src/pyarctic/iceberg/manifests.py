@@ -6,6 +6,7 @@ out and inherits from its manifest (snapshot id, sequence numbers, first row id)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -22,7 +23,10 @@ DELETES_MANIFEST = 1
 FILE_PATH_ID = 2147483546
 """Field id of `file_path` in position delete files: equal bounds mean that the file is about one data file."""
 
-MANIFEST_LIST_FIELDS = {
+PolarsType = pl.DataType | pl.datatypes.DataTypeClass
+Columns = Mapping[int | None, tuple[str, PolarsType]]
+
+MANIFEST_LIST_FIELDS: Columns = {
     500: ("manifest_path", pl.String),
     501: ("manifest_length", pl.Int64),
     502: ("spec_id", pl.Int32),
@@ -32,7 +36,7 @@ MANIFEST_LIST_FIELDS = {
     519: ("key_metadata", pl.Binary),
     520: ("first_row_id", pl.Int64),
 }
-ENTRY_FIELDS = {
+ENTRY_FIELDS: Columns = {
     0: ("status", pl.Int32),
     1: ("snapshot_id", pl.Int64),
     3: ("data_sequence_number", pl.Int64),
@@ -50,38 +54,39 @@ ENTRY_FIELDS = {
     144: ("content_offset", pl.Int64),
     145: ("content_size_bytes", pl.Int64),
 }
-METRIC_FIELDS = {
-    108: ("column_sizes", pl.Int64),
-    109: ("value_counts", pl.Int64),
-    110: ("null_counts", pl.Int64),
-    137: ("nan_counts", pl.Int64),
-    125: ("lower_bounds", pl.Binary),
-    128: ("upper_bounds", pl.Binary),
+_NUMBERS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Int64}))
+_BOUNDS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Binary}))
+METRIC_FIELDS: Columns = {
+    108: ("column_sizes", _NUMBERS),
+    109: ("value_counts", _NUMBERS),
+    110: ("null_counts", _NUMBERS),
+    137: ("nan_counts", _NUMBERS),
+    125: ("lower_bounds", _BOUNDS),
+    128: ("upper_bounds", _BOUNDS),
 }
 PARTITION = "partition"
 
-FILE_SCHEMA = pl.Schema(
-    {
-        "content": pl.Int8,
-        "file_path": pl.String,
-        "file_format": pl.String,
-        "spec_id": pl.Int32,
-        "partition": pl.String,
-        "record_count": pl.Int64,
-        "file_size_bytes": pl.Int64,
-        "data_sequence_number": pl.Int64,
-        "file_sequence_number": pl.Int64,
-        "snapshot_id": pl.Int64,
-        "equality_ids": pl.List(pl.Int32),
-        "sort_order_id": pl.Int32,
-        "first_row_id": pl.Int64,
-        "referenced_data_file": pl.String,
-        "content_offset": pl.Int64,
-        "content_size_bytes": pl.Int64,
-        "key_metadata_bytes": pl.Int32,
-        "manifest_path": pl.String,
-    }
-)
+_FILE_COLUMNS: dict[str, PolarsType] = {
+    "content": pl.Int8,
+    "file_path": pl.String,
+    "file_format": pl.String,
+    "spec_id": pl.Int32,
+    "partition": pl.String,
+    "record_count": pl.Int64,
+    "file_size_bytes": pl.Int64,
+    "data_sequence_number": pl.Int64,
+    "file_sequence_number": pl.Int64,
+    "snapshot_id": pl.Int64,
+    "equality_ids": pl.List(pl.Int32),
+    "sort_order_id": pl.Int32,
+    "first_row_id": pl.Int64,
+    "referenced_data_file": pl.String,
+    "content_offset": pl.Int64,
+    "content_size_bytes": pl.Int64,
+    "key_metadata_bytes": pl.Int32,
+    "manifest_path": pl.String,
+}
+FILE_SCHEMA = pl.Schema(_FILE_COLUMNS)
 """Columns of a file list, one row per live file. `partition` is a JSON array of the partition values as text, in spec
 order: with `spec_id` it is the identity of the partition. `referenced_data_file` also holds what Java tells through
 equal bounds."""
@@ -158,12 +163,13 @@ def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
         "content_size_bytes",
         pl.col("key_metadata").bin.size().cast(pl.Int32).alias("key_metadata_bytes"),
         pl.lit(manifest.path).alias("manifest_path"),
-    ).cast(dict(FILE_SCHEMA))  # type: ignore[arg-type]
+    ).cast(FILE_SCHEMA)
 
 
 def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.DataFrame:
     """Column metrics of the live entries, for the given fields only: file_path, content_offset and, per field id,
-    `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`."""
+    `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`.
+    """
     frame, _ = _decode(io, manifest, metrics=True)
     columns = [
         _metric(name, field_id).alias(f"{short}_{field_id}")
@@ -189,27 +195,17 @@ def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.Dat
         )
     container = parse_container(read_bytes(io, manifest.path), manifest.path)
     fields = flatten(container.schema, inline=("data_file", PARTITION))
-    partition_columns = [
-        f"partition_{index}" for index, field in enumerate(f for f in fields if PARTITION in f.path[:-1])
-    ]
+    wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics else ENTRY_FIELDS
+    partition_columns: list[str] = []
     names: list[str | None] = []
-    partition_names = iter(partition_columns)
     for field in fields:
         if PARTITION in field.path[:-1]:
-            names.append(next(partition_names))
-        elif field.field_id in ENTRY_FIELDS:
-            names.append(ENTRY_FIELDS[field.field_id][0])
-        elif metrics and field.field_id in METRIC_FIELDS:
-            names.append(METRIC_FIELDS[field.field_id][0])
+            partition_columns.append(f"partition_{len(partition_columns)}")
+            names.append(partition_columns[-1])
         else:
-            names.append(None)
+            names.append(wanted[field.field_id][0] if field.field_id in wanted else None)
     _require(manifest, fields)
-    expected = dict(ENTRY_FIELDS)
-    if metrics:
-        for field_id, (name, value_type) in METRIC_FIELDS.items():
-            pair = pl.Struct({"key": pl.Int32, "value": value_type})
-            expected[field_id] = (name, pl.List(pair))  # type: ignore[assignment]
-    return _complete(read_columns(container, fields, names), expected), partition_columns  # type: ignore[arg-type]
+    return _complete(read_columns(container, fields, names), wanted), partition_columns
 
 
 def _require(manifest: ManifestRef, fields: list[AvroField]) -> None:
@@ -221,7 +217,7 @@ def _require(manifest: ManifestRef, fields: list[AvroField]) -> None:
         )
 
 
-def _complete(frame: pl.DataFrame, fields: dict[int, tuple[str, type[pl.DataType]]]) -> pl.DataFrame:
+def _complete(frame: pl.DataFrame, fields: Columns) -> pl.DataFrame:
     """Add the columns an older or thriftier writer left out, as nulls."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in fields.values() if name not in frame.columns]
     return frame.with_columns(missing)

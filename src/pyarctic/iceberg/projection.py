@@ -1,7 +1,7 @@
 """Rows as a file holds them, turned into rows as the table's schema wants them, column by column and by field id.
 
-Renames, reorders, drops, additions (with default), promotions and changes inside structs, lists and maps are settled once
-per file, when the projection is made; applying it to a batch only moves pointers where nothing has to be converted.
+Renames, reorders, drops, additions (with default), promotions and changes inside structs, lists and maps are settled
+once per file, when the projection is made; applying it only moves pointers where nothing has to be converted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def names_for(schema: pa.Schema, mapping: NameMapping | None) -> Mappings:
         return None
     if mapping is not None:
         return mapping.root
-    return [MappedField(field_id=index + 1, names=[name]) for index, name in enumerate(schema.names)]
+    by_position = enumerate(schema.names, start=1)
+    return [MappedField.model_validate({"field-id": number, "names": [name]}) for number, name in by_position]
 
 
 def _has_ids(fields: Iterable[pa.Field]) -> bool:

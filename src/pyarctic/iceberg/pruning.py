@@ -99,12 +99,13 @@ class _MayMatch(BoundBooleanExpressionVisitor[pl.Expr]):
         return self._at_least(term, literal.value)
 
     def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pl.Expr:
-        bounds, prefix = self._of(term), literal.value
+        bounds, prefix = self._of(term), str(literal.value)
         if bounds.lower is None or bounds.upper is None:
             return YES
         length = len(prefix)
-        within = (bounds.lower.str.slice(0, length) <= prefix) & (bounds.upper.str.slice(0, length) >= prefix)
-        return within.fill_null(value=True)
+        not_after = bounds.lower.str.slice(0, length) <= prefix
+        not_before = bounds.upper.str.slice(0, length) >= prefix
+        return (not_after & not_before).fill_null(value=True)
 
     def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pl.Expr:
         return YES

@@ -1,4 +1,4 @@
-"""A condition on table columns as a condition on one Parquet file's columns, good enough to skip row groups by statistics."""
+"""A condition on table columns as one on a Parquet file's columns, good enough to skip row groups by statistics."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     scan(table, columns=["id"], where="ts >= '2024-01-01T00:00:00'").to_arrow()
 
-Planning works on frames; reading goes file by file and batch by batch, so memory follows neither the number of files nor
-their size. A condition is applied as SQL does: rows for which it is unknown (null) are not returned.
+Planning works on frames; reading goes file by file and batch by batch, so memory follows neither the number of files
+nor their size. A condition is applied as SQL does: rows for which it is unknown (null) are not returned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def scan(
     where: str | BooleanExpression | None = None,
     files: FileList | None = None,
 ) -> Scan:
-    """Prepare a scan of `snapshot` with the names of `schema`. `files` saves reading manifests that are known already."""
+    """Prepare a scan of `snapshot` with the names of `schema`. `files`: what is known of the snapshot already."""
     wanted = _wanted_fields(schema, columns)
     return Scan(table, snapshot, schema, wanted, _condition(schema, where), files)
 
@@ -173,8 +173,8 @@ class _Reading:
         return None if self.bound is None else row_group_condition(file, self.bound)
 
     def equality_portions(self, group: pl.DataFrame) -> list[DeletePortion]:
-        """The equality deletes of a partition's data files, as one superset for all of them: an index knows which key died
-        when, so files of different age can share it."""
+        """The equality deletes of a partition's data files, as one superset for all of them: an index knows which key
+        died when, so files of different age can share it."""
         here = self.plan.by_kind[EQUALITY]
         start, end = _first(group, f"{EQUALITY}_from"), group[f"{EQUALITY}_to"].max() or 0
         everywhere = self.plan.by_kind[GLOBAL_EQUALITY]

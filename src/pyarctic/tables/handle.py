@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -31,6 +30,8 @@ from pyarctic.iceberg import (
     scan,
     snapshot_by_id,
 )
+from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
+from pyarctic.units import format_instant
 
 Kind = Literal["keyed", "unkeyed", "native"]
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
@@ -173,14 +174,7 @@ class Table:
 
     def snapshots(self) -> pl.DataFrame:
         """The snapshots there are, oldest first, with the branches and tags that point at them."""
-        refs: dict[int, list[str]] = {}
-        for name, ref in self._loaded.metadata.refs.items():
-            refs.setdefault(ref.snapshot_id, []).append(name)
-        rows = [
-            _snapshot_row(snapshot, sorted(refs.get(snapshot.snapshot_id, [])))
-            for snapshot in self._loaded.metadata.snapshots
-        ]
-        return pl.DataFrame(rows, schema=_SNAPSHOT_SCHEMA).sort("committed_at", maintain_order=True)
+        return snapshot_frame(self._loaded.metadata)
 
     def summary(self) -> dict[str, Any]:
         """Everything worth knowing at a glance, ready for JSON."""
@@ -198,25 +192,14 @@ class Table:
             "location": self.location,
             "format_version": self.format_version,
             "current_snapshot_id": str(current.snapshot_id) if current else None,
-            "last_updated_at": _instant(metadata.last_updated_ms).isoformat(),
+            "last_updated_at": format_instant(instant(metadata.last_updated_ms)),
             "schema": [
                 {"id": f.field_id, "name": f.name, "type": str(f.field_type), "required": f.required, "doc": f.doc}
                 for f in self.schema.fields
             ],
             "primary_key": list(self.primary_key),
-            "partition_spec": [
-                _transformed(
-                    str(field.transform), self.schema.find_column_name(field.source_id) or f"#{field.source_id}"
-                )
-                for field in metadata.spec().fields
-            ],
-            "sort_order": [
-                f"{_transformed(str(field.transform), self.schema.find_column_name(field.source_id) or f'#{field.source_id}')}"
-                f" {field.direction} {field.null_order}"
-                for order in metadata.sort_orders
-                if order.order_id == metadata.default_sort_order_id
-                for field in order.fields
-            ],
+            "partition_spec": partition_texts(metadata),
+            "sort_order": sort_texts(metadata),
             "refs": [
                 {"name": name, "type": str(ref.snapshot_ref_type), "snapshot_id": str(ref.snapshot_id)}
                 for name, ref in metadata.refs.items()
@@ -234,8 +217,8 @@ class Table:
         }
 
     def _at(self, snapshot_id: int | None, ref: str | None, as_of: datetime | None) -> tuple[Snapshot | None, Schema]:
-        """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own, the
-        table and its branches have the current one."""
+        """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own,
+        the table and its branches have the current one."""
         metadata = self._loaded.metadata
         if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
             raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
@@ -253,7 +236,7 @@ class Table:
             return snapshot, self.schema if is_branch else self._schema_of(snapshot)
         if as_of is not None:
             moment = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
-            past = [entry for entry in metadata.snapshot_log if _instant(entry.timestamp_ms) <= moment]
+            past = [entry for entry in metadata.snapshot_log if instant(entry.timestamp_ms) <= moment]
             if not past:
                 raise NotFound(
                     f"the table has no snapshot as old as {moment.isoformat()}",
@@ -280,55 +263,3 @@ class Table:
         named = keys.with_columns(pl.Series("path", paths, dtype=pl.String))
         joined = frame.join(named, on=["spec_id", "partition"], how="left", maintain_order="left")
         return joined.with_columns(partition=pl.col("path")).select(FILE_SCHEMA.names())
-
-
-_SNAPSHOT_SCHEMA = pl.Schema(
-    {
-        "snapshot_id": pl.Int64,
-        "parent_id": pl.Int64,
-        "sequence_number": pl.Int64,
-        "committed_at": pl.Datetime("ms", "UTC"),
-        "operation": pl.String,
-        "refs": pl.List(pl.String),
-        "added_data_files": pl.Int64,
-        "deleted_data_files": pl.Int64,
-        "added_delete_files": pl.Int64,
-        "removed_delete_files": pl.Int64,
-        "total_records": pl.Int64,
-        "summary": pl.String,
-    }
-)
-
-
-def _snapshot_row(snapshot: Snapshot, refs: list[str]) -> dict[str, Any]:
-    facts = dict(snapshot.summary.additional_properties) if snapshot.summary else {}
-
-    def number(key: str) -> int | None:
-        return int(facts[key]) if key in facts else None
-
-    return {
-        "snapshot_id": snapshot.snapshot_id,
-        "parent_id": snapshot.parent_snapshot_id,
-        "sequence_number": snapshot.sequence_number,
-        "committed_at": _instant(snapshot.timestamp_ms),
-        "operation": snapshot.summary.operation.value if snapshot.summary else None,
-        "refs": refs,
-        "added_data_files": number("added-data-files"),
-        "deleted_data_files": number("deleted-data-files"),
-        "added_delete_files": number("added-delete-files"),
-        "removed_delete_files": number("removed-delete-files"),
-        "total_records": number("total-records"),
-        "summary": json.dumps(facts, sort_keys=True),
-    }
-
-
-def _transformed(transform: str, column: str) -> str:
-    """`day(ts)`, `bucket(16, id)`; identity is the column alone."""
-    if transform == "identity":
-        return column
-    name, _, argument = transform.partition("[")
-    return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
-
-
-def _instant(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

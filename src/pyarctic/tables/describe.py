@@ -1,0 +1,89 @@
+"""Facts of a table's metadata as frames and words."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import Transform
+
+_SNAPSHOT_COLUMNS: dict[str, pl.DataType | pl.datatypes.DataTypeClass] = {
+    "snapshot_id": pl.Int64,
+    "parent_id": pl.Int64,
+    "sequence_number": pl.Int64,
+    "committed_at": pl.Datetime("ms", "UTC"),
+    "operation": pl.String,
+    "refs": pl.List(pl.String),
+    "added_data_files": pl.Int64,
+    "deleted_data_files": pl.Int64,
+    "added_delete_files": pl.Int64,
+    "removed_delete_files": pl.Int64,
+    "total_records": pl.Int64,
+    "summary": pl.String,
+}
+SNAPSHOT_SCHEMA = pl.Schema(_SNAPSHOT_COLUMNS)
+
+
+def snapshot_frame(metadata: TableMetadata) -> pl.DataFrame:
+    """The snapshots there are, oldest first, with the branches and tags that point at them."""
+    refs: dict[int, list[str]] = {}
+    for name, ref in metadata.refs.items():
+        refs.setdefault(ref.snapshot_id, []).append(name)
+    rows = [_snapshot_row(snapshot, sorted(refs.get(snapshot.snapshot_id, []))) for snapshot in metadata.snapshots]
+    return pl.DataFrame(rows, schema=SNAPSHOT_SCHEMA).sort("committed_at", maintain_order=True)
+
+
+def partition_texts(metadata: TableMetadata) -> list[str]:
+    """The current partition spec as it is written in SQL: `day(ts)`, `bucket(16, id)`, `region`."""
+    schema = metadata.schema()
+    return [_transformed(field.transform, schema, field.source_id) for field in metadata.spec().fields]
+
+
+def sort_texts(metadata: TableMetadata) -> list[str]:
+    """The current sort order: `ts asc nulls-first`."""
+    schema = metadata.schema()
+    return [
+        f"{_transformed(field.transform, schema, field.source_id)} {field.direction} {field.null_order}"
+        for order in metadata.sort_orders
+        if order.order_id == metadata.default_sort_order_id
+        for field in order.fields
+    ]
+
+
+def instant(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _snapshot_row(snapshot: Snapshot, refs: list[str]) -> dict[str, Any]:
+    facts = dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+    def number(key: str) -> int | None:
+        return int(facts[key]) if key in facts else None
+
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "parent_id": snapshot.parent_snapshot_id,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": instant(snapshot.timestamp_ms),
+        "operation": snapshot.summary.operation.value if snapshot.summary else None,
+        "refs": refs,
+        "added_data_files": number("added-data-files"),
+        "deleted_data_files": number("deleted-data-files"),
+        "added_delete_files": number("added-delete-files"),
+        "removed_delete_files": number("removed-delete-files"),
+        "total_records": number("total-records"),
+        "summary": json.dumps(facts, sort_keys=True),
+    }
+
+
+def _transformed(transform: Transform[Any, Any], schema: Schema, source_id: int) -> str:
+    column = schema.find_column_name(source_id) or f"#{source_id}"
+    if str(transform) == "identity":
+        return column
+    name, _, argument = str(transform).partition("[")
+    return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
