@@ -19,7 +19,7 @@ help:  ## List the targets
 
 .PHONY: demo
 demo: $(READY)  ## Show PyArctic at work on tables it makes in .demo/
-	@$(PYTHON) examples/demo.py
+	@$(PYTHON) -m examples.demo
 
 .PHONY: test
 test: test-fast test-spark  ## Run all tests

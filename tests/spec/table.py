@@ -184,17 +184,16 @@ class SpecTable:
         if not self.metadata["snapshots"] and len(self.metadata["partition-specs"]) == 1 and fields:
             spec_id, self.metadata["partition-specs"] = 0, []
         made = []
+        known = {(f["source-id"], f["transform"]): f for spec in self.metadata["partition-specs"] for f in spec["fields"]}
         for column, transform in fields:
+            source = self.field_id(column)
+            if (source, transform) in known:  # an equivalent field keeps its id
+                made.append(known[source, transform])
+                continue
             self.metadata["last-partition-id"] += 1
+            field_id = self.metadata["last-partition-id"]
             name = column if transform == "identity" else f"{column}_{transform.split('[')[0]}"
-            made.append(
-                {
-                    "source-id": self.field_id(column),
-                    "field-id": self.metadata["last-partition-id"],
-                    "name": name,
-                    "transform": transform,
-                }
-            )
+            made.append({"source-id": source, "field-id": field_id, "name": name, "transform": transform})
         self.metadata["partition-specs"].append({"spec-id": spec_id, "fields": made})
         self.metadata["default-spec-id"] = spec_id
         if self.version == 1:

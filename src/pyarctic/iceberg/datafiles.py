@@ -21,8 +21,8 @@ from pyarctic.iceberg.avro import flatten, parse_container, read_columns
 from pyarctic.iceberg.projection import Mappings, fields_by_id, names_for
 from pyarctic.iceberg.storage import opened, read_bytes
 
-TARGET_BATCH_BYTES = 16 << 20
-MOST_BATCH_ROWS = 128 << 10
+TARGET_BATCH_BYTES = 32 << 20
+MOST_BATCH_ROWS = 256 << 10
 """Batches hold at most this many rows, fewer when rows are wide, so that memory does not follow the file's size."""
 
 MakeFilter = Callable[["OpenFile"], ds.Expression | None]

@@ -1,4 +1,5 @@
-"""A condition on table columns as one on a Parquet file's columns, good enough to skip row groups by statistics."""
+"""A condition on table columns as Arrow wants it: exact for rows, and good enough for row groups to skip them by
+statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from pyiceberg.expressions import (
     AlwaysTrue,
     And,
     BooleanExpression,
+    BoundIsNaN,
     BoundLiteralPredicate,
+    BoundNotEqualTo,
+    BoundNotIn,
+    BoundNotNull,
     BoundPredicate,
     BoundSetPredicate,
     BoundUnaryPredicate,
@@ -18,7 +23,7 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
+from pyiceberg.types import DoubleType, FloatType, NestedField
 
 from pyarctic.iceberg.datafiles import OpenFile
 from pyarctic.iceberg.projection import arrow_type, fields_by_id
@@ -32,6 +37,40 @@ def row_group_condition(file: OpenFile, bound: BooleanExpression) -> ds.Expressi
         return None
     schema = Schema(*translator.used.values())
     return expression_to_pyarrow(bind(schema, translated, case_sensitive=True), schema)
+
+
+def row_condition(bound: BooleanExpression, schema: Schema) -> ds.Expression:
+    """The condition for rows of the table. `bound` has no NOT."""
+    return expression_to_pyarrow(visit(bound, _NotInOfSql()), schema)
+
+
+class _NotInOfSql(BooleanExpressionVisitor[BooleanExpression]):
+    """For PyIceberg's translation null NOT IN (…) is true; for SQL it is unknown."""
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        msg = "conditions are rewritten without NOT before they come here"
+        raise AssertionError(msg)
+
+    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        msg = f"not bound to a schema: {predicate}"
+        raise TypeError(msg)
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        if isinstance(predicate, BoundNotIn):
+            return And(BoundNotNull(predicate.term), predicate)
+        return predicate
 
 
 class _ToFileColumns(BooleanExpressionVisitor[BooleanExpression]):
@@ -64,6 +103,11 @@ class _ToFileColumns(BooleanExpressionVisitor[BooleanExpression]):
         field = predicate.term.ref().field
         at = self._found.get(field.field_id)
         if at is None or "." in at.field.name or not at.field.type.equals(arrow_type(field.field_type)):
+            return AlwaysTrue()
+        # Parquet's statistics leave NaN out, and Arrow forgets that: a group of 5.0 and NaN would count as all 5.0.
+        if isinstance(field.field_type, FloatType | DoubleType) and isinstance(
+            predicate, BoundIsNaN | BoundNotEqualTo | BoundNotIn
+        ):
             return AlwaysTrue()
         self.used[field.field_id] = NestedField(field.field_id, at.field.name, field.field_type)
         match predicate:

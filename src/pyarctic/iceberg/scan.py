@@ -21,7 +21,6 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -35,7 +34,7 @@ from pyarctic.iceberg.filelist import IS_DATA, FileList
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import Projection, arrow_schema
 from pyarctic.iceberg.pruning import prune_by_metrics, prune_partitions
-from pyarctic.iceberg.rowgroups import row_group_condition
+from pyarctic.iceberg.rowgroups import row_condition, row_group_condition
 from pyarctic.iceberg.vectors import Positions
 
 DELETE_MEMORY_BYTES = 256 << 20
@@ -161,7 +160,7 @@ class _Reading:
         self.read_fields = wanted
         if not isinstance(condition, AlwaysTrue):
             self.bound = rewrite_not(bind(schema, condition, case_sensitive=True))
-            self.row_condition = expression_to_pyarrow(self.bound, schema)
+            self.row_condition = row_condition(self.bound, schema)
             asked = extract_field_ids(self.bound)
             have = {field.field_id for field in wanted}
             # A nested field is asked for through its column; top-level fields are what files are read by.

@@ -1,0 +1,106 @@
+"""The measured pieces of work. Each runs in a process of its own: `python -m benchmarks.work NAME ARGUMENT` prints JSON."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Outcome = dict[str, Any]
+
+
+def measured(run: Callable[[], Any], repeat: int = 1) -> Outcome:
+    """CPU seconds of the best of some runs; what came out is kept, so that both sides can be compared."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.process_time()
+        result = run()
+        best = min(best, time.process_time() - start)
+    return {"cpu_seconds": best, "result": result}
+
+
+def file_list_ours(folder: Path) -> Outcome:
+    import polars  # noqa: F401, ICN001  (imported beforehand: imports are not measured)
+
+    from pyarctic.iceberg import FileList
+
+    table = _loaded(folder)
+    snapshot = table.metadata.snapshots[0]
+    return measured(lambda: FileList.of(table.metadata, table.io, snapshot).frame().height)
+
+
+def file_list_pyiceberg(folder: Path) -> Outcome:
+    table = _loaded(folder)
+    snapshot_id = table.metadata.snapshots[0].snapshot_id
+    return measured(lambda: sum(1 for _ in table.scan(snapshot_id=snapshot_id).plan_files()))
+
+
+def refresh_ours(folder: Path) -> Outcome:
+    from pyarctic.iceberg import FileList
+
+    table = _loaded(folder)
+    before, after = table.metadata.snapshots[:2]
+    known = FileList.of(table.metadata, table.io, before)
+    return measured(lambda: known.at(table.io, after).frame().height, repeat=20)
+
+
+def match_ours(size: Path) -> Outcome:
+    from benchmarks.frames import files_and_deletes
+    from pyarctic.iceberg import match_deletes
+
+    data, deletes = (int(part) for part in str(size).split("x"))
+    files = files_and_deletes(data, deletes)
+
+    def run() -> int:
+        matches = match_deletes(files, unpartitioned_specs=[0])
+        return int(matches.data.select(matches.has_deletes.sum()).item())
+
+    return measured(run)
+
+
+def scan_ours(folder: Path) -> Outcome:
+    import pyarctic
+    from benchmarks.tables import properties
+
+    pyarctic.catalog("bench", **properties(folder))
+    table = pyarctic.table("bench.b.t")
+    return measured(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
+
+
+def scan_dataset(folder: Path) -> Outcome:
+    import pyarrow.dataset as ds
+
+    table = _loaded(folder)
+    paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    return measured(lambda: sum(batch.num_rows for batch in ds.dataset(paths).to_batches()), repeat=3)
+
+
+def _loaded(folder: Path) -> Any:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from benchmarks.tables import properties
+
+    return SqlCatalog("bench", **properties(folder)).load_table("b.t")
+
+
+def _peak_mb() -> float:
+    # Not getrusage: on Linux its maximum is inherited from the parent process.
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+WORK = {
+    function.__name__: function
+    for function in (file_list_ours, file_list_pyiceberg, refresh_ours, match_ours, scan_ours, scan_dataset)
+}
+
+if __name__ == "__main__":
+    outcome = WORK[sys.argv[1]](Path(sys.argv[2]))
+    outcome["peak_mb"] = _peak_mb()
+    json.dump(outcome, sys.stdout)
