@@ -12,8 +12,8 @@ SEQUENCES = 5_000
 
 
 def files_and_deletes(data: int, deletes: int) -> pl.DataFrame:
-    """Data files over 1,000 partitions; deletes half equality, a quarter position deletes of a partition and a quarter of
-    one file."""
+    """Data files over 1,000 partitions; deletes half equality, a quarter position deletes of a partition and a quarter
+    of one file."""
     rng = np.random.default_rng(7)
     files = _frame(rng, data, 0, "data")
     equality = _frame(rng, deletes // 2, 2, "equality")

@@ -42,8 +42,8 @@ def prepared(name: str, make: Callable[[SqlCatalog, Path], None]) -> Path:
 
 
 def many_files(files: int) -> Path:
-    """Table b.t with that many data files, ten columns with full metrics, 10,000 entries a manifest, deflate; and one more
-    snapshot on top that adds a single file."""
+    """Table b.t with that many data files, ten columns with full metrics, 10,000 entries a manifest, deflate; and one
+    more snapshot on top that adds a single file."""
 
     def make(catalog: SqlCatalog, folder: Path) -> None:
         columns = [("p", "int"), *((f"c{index}", "long") for index in range(1, 10))]
@@ -53,7 +53,7 @@ def many_files(files: int) -> Path:
         records = [_entry(rng, folder, index) for index in range(ENTRIES_PER_MANIFEST)]
         header = encode(schema, [], "deflate", 64_000, {"content": "data"})
         plain = [
-            (block.num_records, block.bytes_.getvalue())
+            (block.num_records, block.bytes_.getvalue())  # type: ignore[attr-defined]
             for block in fastavro.block_reader(io.BytesIO(encode(schema, records, "null", 64_000, {})))
         ]
         for number in range(files // ENTRIES_PER_MANIFEST):

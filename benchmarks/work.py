@@ -1,4 +1,4 @@
-"""The measured pieces of work. Each runs in a process of its own: `python -m benchmarks.work NAME ARGUMENT` prints JSON."""
+"""The measured pieces of work, each in a process of its own: `python -m benchmarks.work NAME ARGUMENT` prints JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ def measured(run: Callable[[], Any], repeat: int = 1) -> Outcome:
 
 
 def file_list_ours(folder: Path) -> Outcome:
-    import polars  # noqa: F401, ICN001  (imported beforehand: imports are not measured)
-
     from pyarctic.iceberg import FileList
 
     table = _loaded(folder)

@@ -61,9 +61,8 @@ def main() -> int:
         console.print(f"  [red]{rows.num_rows} rows read, {len(expected)} expected[/]")
         return 1
     seconds = time.perf_counter() - start
-    console.print(
-        f"  PyArctic:  [green]{rows.num_rows:,} rows from {files:,} files in {seconds:.1f} s, exactly what the stream meant[/]"
-    )
+    figures = f"{rows.num_rows:,} rows from {files:,} files in {seconds:.1f} s"
+    console.print(f"  PyArctic:  [green]{figures}, exactly what the stream meant[/]")
     arctic(
         "table", "scan", TABLE, "--where", "region = 'emea' and amount > 950", "--columns", "id,amount", "--limit", "5"
     )

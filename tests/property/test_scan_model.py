@@ -58,7 +58,12 @@ def check_now(handle: Table, history: History) -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
-@settings(max_examples=HISTORIES, phases=__import__("hypothesis").Phase.__members__.values() if not os.environ.get("NOSHRINK") else [__import__("hypothesis").Phase.generate])
+@settings(
+    max_examples=HISTORIES,
+    phases=__import__("hypothesis").Phase.__members__.values()
+    if not os.environ.get("NOSHRINK")
+    else [__import__("hypothesis").Phase.generate],
+)
 def test_scan_equals_model(version: int, lake: tuple[Catalog, Path, Iterator[int]], data: st.DataObject) -> None:
     catalog, folder, numbers = lake
     name = f"n.t{next(numbers)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.oracle.compare import arctic_table, assert_same_history, assert_same_rows
@@ -111,7 +112,8 @@ def test_schema_evolution(oracle: Oracle, table: str, version: int) -> None:
     ):
         oracle.sql(f"alter table {table} {change}")
     oracle.sql(f"delete from {table} where id = 4")
-    fill(oracle, table, 30, 60, "if(id % 3 = 0, null, 'e')", "id", "concat('n', id)", "double(id)", "cast(id as decimal(12,2))",
+    fill(oracle, table, 30, 60, "if(id % 3 = 0, null, 'e')", "id", "concat('n', id)", "double(id)",
+         "cast(id as decimal(12,2))",
          "if(id % 5 = 0, null, named_struct('a', id, 'bb', 'y', 'c', id))",
          "if(id % 4 = 0, null, array(named_struct('x', int(id), 'y', 'z'), null))",
          "if(id % 7 = 0, null, map('k', named_struct('q', int(id))))", "'again'")  # fmt: skip
@@ -190,10 +192,13 @@ def test_equality_deletes_through_evolution(oracle: Oracle, table: str) -> None:
 @VERSIONS
 @pytest.mark.parametrize("file_format", ["avro", "orc"])
 def test_data_files_of_other_formats(oracle: Oracle, table: str, version: int, file_format: str) -> None:
-    columns = "id bigint, s string, d decimal(20, 3), day date, at timestamp, b binary, l array<int>, m map<string, int>, n struct<a: int>"
+    columns = "id bigint, s string, d decimal(20, 3), day date, at timestamp, b binary"
+    columns += ", l array<int>, m map<string, int>, n struct<a: int>"
     create(oracle, table, columns, version, more=f"'write.format.default'='{file_format}'")
-    values = ("id", "if(id % 3 = 0, null, 'x')", "cast(id - 5 as decimal(20, 3)) / 2", "date_add(date'2024-01-01', int(id))",
-              "timestamp'2024-01-01 00:00:00.123456'", "binary(string(id))", "if(id % 4 = 0, null, array(1, null, int(id)))",
+    values = ("id", "if(id % 3 = 0, null, 'x')", "cast(id - 5 as decimal(20, 3)) / 2",
+              "date_add(date'2024-01-01', int(id))",
+              "timestamp'2024-01-01 00:00:00.123456'", "binary(string(id))",
+              "if(id % 4 = 0, null, array(1, null, int(id)))",
               "map('k', int(id))", "if(id % 2 = 0, null, named_struct('a', int(id)))")  # fmt: skip
     fill(oracle, table, 0, 20, *values)
     oracle.sql(f"delete from {table} where id in (3, 4)")
@@ -204,7 +209,8 @@ def test_data_files_of_other_formats(oracle: Oracle, table: str, version: int, f
 
 def test_first_format_version(oracle: Oracle, table: str) -> None:
     oracle.sql(
-        f"create table {table} (id bigint, part string) using iceberg partitioned by (part) tblproperties ('format-version'='1')"
+        f"create table {table} (id bigint, part string) using iceberg partitioned by (part) "
+        "tblproperties ('format-version'='1')"
     )
     fill(oracle, table, 0, 10, "id", "concat('p', id % 2)")
     oracle.sql(f"delete from {table} where id = 3")
@@ -238,9 +244,14 @@ def test_row_lineage(oracle: Oracle, table: str) -> None:
 
 def test_many_row_groups(oracle: Oracle, table: str) -> None:
     """Row groups are skipped by a condition; positions of the deleted rows must not shift with them."""
-    small = "'write.parquet.row-group-size-bytes'='2000','write.parquet.page-row-limit'='50','write.parquet.row-group-check-min-record-count'='50','write.parquet.row-group-check-max-record-count'='50'"
+    checks = ("row-group-check-min-record-count", "row-group-check-max-record-count", "page-row-limit")
+    small = ",".join(
+        ["'write.parquet.row-group-size-bytes'='2000'", *(f"'write.parquet.{name}'='50'" for name in checks)]
+    )
     create(oracle, table, "id bigint, s string", 2, more=small)
     oracle.sql(f"insert into {table} select id, repeat(sha2(string(id), 256), 2) from range(0, 3000, 1, 1)")
     oracle.sql(f"delete from {table} where id % 97 = 5")
+    path = arctic_table(oracle, table).files(content="data")["file_path"][0]
+    assert pq.read_metadata(path.removeprefix("file:")).num_row_groups > 10
     for where in ("id >= 2900", "id > 100 and id < 140 or id = 2500", "s like '0%'", "id <> 5"):
         assert_same_rows(oracle, table, where=where)

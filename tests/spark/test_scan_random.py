@@ -34,7 +34,9 @@ def assert_all_same(java: pa.Table, ours: pa.Table, model: list[dict[str, Any]])
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
-@settings(max_examples=7, suppress_health_check=[HealthCheck.too_slow], phases=[__import__("hypothesis").Phase.generate])
+@settings(
+    max_examples=7, suppress_health_check=[HealthCheck.too_slow], phases=[__import__("hypothesis").Phase.generate]
+)
 def test_java_model_and_pyarctic_agree(
     version: int, oracle: Oracle, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

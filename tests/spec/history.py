@@ -77,7 +77,9 @@ class History:
     ) -> None:
         self._draw = draw
         self._promotions = promotions
-        self.table = SpecTable(catalog, identifier, folder, COLUMNS, version=version, partition=draw(st.sampled_from(SPECS)))
+        self.table = SpecTable(
+            catalog, identifier, folder, COLUMNS, version=version, partition=draw(st.sampled_from(SPECS))
+        )
         self.table.block_size = draw(st.sampled_from([1, 16000]))
         self.table.avro_codec = draw(st.sampled_from(["null", "deflate", "snappy"]))
         self.state = State()
@@ -250,7 +252,9 @@ class History:
     def _new_data(self) -> Held:
         spec_id = self.table.metadata["default-spec-id"]
         known = [file.entry.partition for file in self.state.data if file.entry.spec_id == spec_id]
-        partition = self._draw(st.sampled_from(known)) if known and self._draw(st.booleans()) else self._partition(spec_id)
+        partition = (
+            self._draw(st.sampled_from(known)) if known and self._draw(st.booleans()) else self._partition(spec_id)
+        )
         rows = [
             {f["id"]: self._draw(VALUES[f["type"]]) for f in self.table.fields}
             for _ in range(self._draw(st.integers(1, 5)))
@@ -293,14 +297,18 @@ class History:
         dead = {f.entry.path: sorted(self._draw(st.sets(st.integers(0, len(f.rows) - 1), min_size=1))) for f in files}
         entries = self.table.vectors(dead, [file.entry for file in files])
         return [
-            Held(entry=e, sequence=self._next(), dead=frozenset((str(e.referenced), p) for p in dead[str(e.referenced)]))
+            Held(
+                entry=e, sequence=self._next(), dead=frozenset((str(e.referenced), p) for p in dead[str(e.referenced)])
+            )
             for e in entries
         ]
 
     def _new_equality(self, files: Sequence[Held]) -> Held:
         """In any spec the table has had; its keys are often those of rows there are."""
         columns = self.table.fields
-        chosen = self._draw(st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda f: int(f["id"])))
+        chosen = self._draw(
+            st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda f: int(f["id"]))
+        )
         spec_id = self._draw(st.sampled_from([spec["spec-id"] for spec in self.table.metadata["partition-specs"]]))
         partition = self._partition(spec_id)
         there = [file for file in files if file.entry.spec_id == spec_id]
@@ -357,7 +365,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 def conditions(fields: Sequence[dict[str, Any]]) -> st.SearchStrategy[Condition]:
     """Random conditions on the columns of a schema."""
-    return st.recursive(st.sampled_from(list(fields)).flatmap(_leaf), _compound, max_leaves=4)
+    leaves = st.sampled_from(list(fields)).flatmap(_leaf)
+    return st.one_of(leaves, _compound(leaves), _compound(_compound(leaves)))
 
 
 def _leaf(column: dict[str, Any]) -> st.SearchStrategy[Condition]:
@@ -367,10 +376,14 @@ def _leaf(column: dict[str, Any]) -> st.SearchStrategy[Condition]:
         st.just((f"{name} is null", lambda row: row[name] is None)),
         st.just((f"{name} is not null", lambda row: row[name] is not None)),
         st.builds(lambda op, value: _comparison(name, op, value), st.sampled_from(sorted(_COMPARE)), literal),
-        st.builds(lambda values, no: _membership(name, values, no), st.sets(literal, min_size=1, max_size=3), st.booleans()),
+        st.builds(
+            lambda values, no: _membership(name, values, no), st.sets(literal, min_size=1, max_size=3), st.booleans()
+        ),
     ]
     if column["type"] == "string":
-        options.append(st.builds(lambda prefix, no: _prefix(name, prefix, no), st.sampled_from(["a", "ab", "z"]), st.booleans()))
+        options.append(
+            st.builds(lambda prefix, no: _prefix(name, prefix, no), st.sampled_from(["a", "ab", "z"]), st.booleans())
+        )
     return st.one_of(options)
 
 
@@ -400,9 +413,7 @@ def _prefix(name: str, prefix: str, negated: bool) -> Condition:
 
 
 def _compound(inner: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]:
-    return st.one_of(
-        st.builds(_negation, inner), st.builds(_both, inner, inner), st.builds(_either, inner, inner)
-    )
+    return st.one_of(st.builds(_negation, inner), st.builds(_both, inner, inner), st.builds(_either, inner, inner))
 
 
 def _negation(one: Condition) -> Condition:

@@ -184,7 +184,9 @@ class SpecTable:
         if not self.metadata["snapshots"] and len(self.metadata["partition-specs"]) == 1 and fields:
             spec_id, self.metadata["partition-specs"] = 0, []
         made = []
-        known = {(f["source-id"], f["transform"]): f for spec in self.metadata["partition-specs"] for f in spec["fields"]}
+        known = {
+            (f["source-id"], f["transform"]): f for spec in self.metadata["partition-specs"] for f in spec["fields"]
+        }
         for column, transform in fields:
             source = self.field_id(column)
             if (source, transform) in known:  # an equivalent field keeps its id
@@ -240,7 +242,7 @@ class SpecTable:
         return SpecFile(**facts)
 
     def position_deletes(self, dead: Sequence[tuple[str, int]], like: SpecFile, *, named: bool = False) -> SpecFile:
-        """A position delete file in the partition of `like`; `named`: its metadata tells the one data file it is about."""
+        """A position delete file in the partition of `like`; `named`: its metadata tells that it is about that file."""
         schema = pa.schema(
             [
                 pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
@@ -503,7 +505,11 @@ def metrics(
         lower, upper = min(present), max(present)
         if column["type"] == "string":
             # A cut upper bound must still be above what was cut: its last character goes up by one.
-            cut = upper if len(upper) <= bounds_length else upper[: bounds_length - 1] + chr(ord(upper[bounds_length - 1]) + 1)
+            cut = (
+                upper
+                if len(upper) <= bounds_length
+                else upper[: bounds_length - 1] + chr(ord(upper[bounds_length - 1]) + 1)
+            )
             made["lower"][id_], made["upper"][id_] = lower[:bounds_length].encode(), cut.encode()
         else:
             made["lower"][id_], made["upper"][id_] = (struct.pack(PACKED[column["type"]], v) for v in (lower, upper))

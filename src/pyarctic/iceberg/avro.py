@@ -37,14 +37,10 @@ class AvroContainer:
 
     path: str
     metadata: dict[str, bytes]
+    schema: dict[str, Any]
     sync: bytes
     count: int
     body: bytes
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = json.loads(self.metadata["avro.schema"])
-        return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +58,12 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
         raise Damaged(f"not an Avro file, or cut off at its start: {path}", hint=DAMAGED_HINT, file=path)
     try:
         metadata, at = _read_header(data)
+        schema = json.loads(metadata["avro.schema"])
+        codec = metadata.get("avro.codec", b"null").decode()
         sync = data[at : at + SYNC_SIZE]
         blocks, count = _read_blocks(data, at + SYNC_SIZE, sync)
-    except (IndexError, ValueError) as cause:
+    except (IndexError, KeyError, ValueError) as cause:
         raise Damaged(f"Avro file is truncated or corrupt: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
-    codec = metadata.get("avro.codec", b"null").decode()
     inflate = _CODECS.get(codec)
     if inflate is None:
         raise Unsupported(
@@ -79,16 +76,25 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
         body = b"".join([inflate(block) for block in blocks])
     except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, pa.ArrowInvalid) as cause:
         raise Damaged(f"Avro block does not decompress: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
-    return AvroContainer(path=path, metadata=metadata, sync=sync, count=count, body=body)
+    return AvroContainer(path=path, metadata=metadata, schema=schema, sync=sync, count=count, body=body)
 
 
-def flatten(schema: dict[str, Any], inline: Collection[str], _above: tuple[str, ...] = ()) -> list[AvroField]:
+def flatten(container: AvroContainer, inline: Collection[str]) -> list[AvroField]:
     """The record's fields in order, with those records named in `inline` replaced by their own fields."""
+    try:
+        return _flatten(container.schema, inline, ())
+    except (AttributeError, KeyError, TypeError) as cause:
+        raise Damaged(
+            f"Avro file has no valid schema: {container.path} ({cause!r})", hint=DAMAGED_HINT, file=container.path
+        ) from cause
+
+
+def _flatten(schema: dict[str, Any], inline: Collection[str], above: tuple[str, ...]) -> list[AvroField]:
     fields: list[AvroField] = []
     for field in schema["fields"]:
-        path = (*_above, field["name"])
+        path = (*above, field["name"])
         if field["name"] in inline and isinstance(field["type"], dict) and field["type"]["type"] == "record":
-            fields += flatten(field["type"], inline, path)
+            fields += _flatten(field["type"], inline, path)
         else:
             fields.append(AvroField(path=path, field_id=field.get("field-id"), type=_physical(field["type"])))
     return fields
@@ -114,7 +120,7 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
     wanted = [name for name in names if name is not None]
     try:
         frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
         raise Damaged(
             f"Avro data does not fit its schema: {container.path}", hint=DAMAGED_HINT, file=container.path
         ) from cause
@@ -146,6 +152,9 @@ def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
 def _read_blocks(data: bytes, at: int, sync: bytes) -> tuple[list[bytes], int]:
     blocks: list[bytes] = []
     total = 0
+    if len(sync) != SYNC_SIZE:
+        msg = "ends early"
+        raise ValueError(msg)
     while at < len(data):
         count, at = _read_varint(data, at)
         block, at = _read_chunk(data, at)

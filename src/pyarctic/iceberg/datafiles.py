@@ -133,7 +133,7 @@ def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set
 
 def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
     container = parse_container(read_bytes(io, path), path)
-    fields = flatten(container.schema, inline=())
+    fields = flatten(container, inline=())
     frame = read_columns(container, fields, [field.path[0] for field in fields])
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     # Avro's ids stand in its own schema; turned into a name mapping they take the way of files without ids.

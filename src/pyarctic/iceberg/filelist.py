@@ -47,6 +47,10 @@ CONTENT_KIND = (
 )
 """What a file is, in words."""
 
+FrameKey = tuple[str, int | None]
+"""A manifest's path and first row id. The file never changes, but the first v3 commit of an upgraded table gives the old
+manifests their row ids in the manifest list, and with them every entry its own."""
+
 _SAVED_INDEX = b"pyarctic.file-list"
 
 
@@ -68,13 +72,13 @@ class FileList:
     def __init__(
         self,
         table_uuid: str,
-        frames: Mapping[str, pl.DataFrame] | None = None,
+        frames: Mapping[FrameKey, pl.DataFrame] | None = None,
         manifests: Mapping[str, ManifestRef] | None = None,
         snapshot_id: int | None = None,
     ) -> None:
         self.table_uuid = table_uuid
         self.snapshot_id = snapshot_id
-        self._frames: Mapping[str, pl.DataFrame] = frames or {}
+        self._frames: Mapping[FrameKey, pl.DataFrame] = frames or {}
         self._manifests: Mapping[str, ManifestRef] = manifests or {}
 
     @classmethod
@@ -85,10 +89,10 @@ class FileList:
     def at(self, io: FileIO, snapshot: Snapshot | None) -> Self:
         """The files of `snapshot`, newer or older; only manifests that this list does not know are read."""
         manifests = {m.path: m for m in read_manifest_list(io, snapshot)} if snapshot else {}
-        frames = {
-            path: self._frames[path] if path in self._frames else read_manifest(io, manifest)
-            for path, manifest in manifests.items()
-        }
+        frames = {}
+        for manifest in manifests.values():
+            key = (manifest.path, manifest.first_row_id)
+            frames[key] = self._frames[key] if key in self._frames else read_manifest(io, manifest)
         return type(self)(self.table_uuid, frames, manifests, snapshot.snapshot_id if snapshot else None)
 
     def frame(self) -> pl.DataFrame:
@@ -111,7 +115,7 @@ class FileList:
         """Write the frames as one Parquet file, replacing it in one step."""
         index = {
             "table_uuid": self.table_uuid,
-            "manifests": [[name, frame.height] for name, frame in self._frames.items()],
+            "manifests": [[*key, frame.height] for key, frame in self._frames.items()],
         }
         table = self.frame().to_arrow()
         table = table.replace_schema_metadata({_SAVED_INDEX: json.dumps(index).encode()})
@@ -137,10 +141,10 @@ class FileList:
                 hint="Delete it; it will be built anew.",
                 file=str(path),
             )
-        frames: dict[str, pl.DataFrame] = {}
+        frames: dict[FrameKey, pl.DataFrame] = {}
         at = 0
-        for manifest, height in index["manifests"]:
-            frames[manifest] = everything.slice(at, height)
+        for manifest, first_row_id, height in index["manifests"]:
+            frames[manifest, first_row_id] = everything.slice(at, height)
             at += height
         return cls(table_uuid, frames)
 

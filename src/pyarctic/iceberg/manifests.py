@@ -114,7 +114,7 @@ def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
             hint="Only very old v1 writers did this; any commit by a current engine writes a manifest list.",
         )
     container = parse_container(read_bytes(io, snapshot.manifest_list), snapshot.manifest_list)
-    fields = flatten(container.schema, inline=())
+    fields = flatten(container, inline=())
     names = [MANIFEST_LIST_FIELDS[f.field_id][0] if f.field_id in MANIFEST_LIST_FIELDS else None for f in fields]
     frame = _complete(read_columns(container, fields, names), MANIFEST_LIST_FIELDS)
     return [
@@ -194,7 +194,7 @@ def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.Dat
             file=manifest.path,
         )
     container = parse_container(read_bytes(io, manifest.path), manifest.path)
-    fields = flatten(container.schema, inline=("data_file", PARTITION))
+    fields = flatten(container, inline=("data_file", PARTITION))
     wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics else ENTRY_FIELDS
     partition_columns: list[str] = []
     names: list[str | None] = []
