@@ -38,9 +38,7 @@ class ArcticError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """The error as the `--json` output and the HTTP API show it."""
-        facts = {
-            key: value if isinstance(value, int | float | bool) else str(value) for key, value in self.facts.items()
-        }
+        facts = {key: value if isinstance(value, int | float | bool) else str(value) for key, value in self.facts.items()}
         return {
             "code": self.code,
             "title": self.title,

@@ -24,7 +24,7 @@ from pyarctic.tables import Table
 from tests.spec.history import History, conditions
 
 LINEAGE = ["_file", "_pos", "_row_id", "_last_updated_sequence_number"]
-HISTORIES = int(os.environ.get("HISTORIES", "25"))
+HISTORIES = int(os.environ.get("HISTORIES", "8"))
 
 
 @pytest.fixture(scope="module")

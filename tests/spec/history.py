@@ -77,9 +77,7 @@ class History:
     ) -> None:
         self._draw = draw
         self._promotions = promotions
-        self.table = SpecTable(
-            catalog, identifier, folder, COLUMNS, version=version, partition=draw(st.sampled_from(SPECS))
-        )
+        self.table = SpecTable(catalog, identifier, folder, COLUMNS, version=version, partition=draw(st.sampled_from(SPECS)))
         self.table.block_size = draw(st.sampled_from([1, 16000]))
         self.table.avro_codec = draw(st.sampled_from(["null", "deflate", "snappy"]))
         self.state = State()
@@ -252,12 +250,9 @@ class History:
     def _new_data(self) -> Held:
         spec_id = self.table.metadata["default-spec-id"]
         known = [file.entry.partition for file in self.state.data if file.entry.spec_id == spec_id]
-        partition = (
-            self._draw(st.sampled_from(known)) if known and self._draw(st.booleans()) else self._partition(spec_id)
-        )
+        partition = self._draw(st.sampled_from(known)) if known and self._draw(st.booleans()) else self._partition(spec_id)
         rows = [
-            {f["id"]: self._draw(VALUES[f["type"]]) for f in self.table.fields}
-            for _ in range(self._draw(st.integers(1, 5)))
+            {f["id"]: self._draw(VALUES[f["type"]]) for f in self.table.fields} for _ in range(self._draw(st.integers(1, 5)))
         ]
         fixed = dict(zip((f["source-id"] for f in self._spec(spec_id)["fields"]), partition, strict=True))
         rows = [row | fixed for row in rows]
@@ -297,18 +292,14 @@ class History:
         dead = {f.entry.path: sorted(self._draw(st.sets(st.integers(0, len(f.rows) - 1), min_size=1))) for f in files}
         entries = self.table.vectors(dead, [file.entry for file in files])
         return [
-            Held(
-                entry=e, sequence=self._next(), dead=frozenset((str(e.referenced), p) for p in dead[str(e.referenced)])
-            )
+            Held(entry=e, sequence=self._next(), dead=frozenset((str(e.referenced), p) for p in dead[str(e.referenced)]))
             for e in entries
         ]
 
     def _new_equality(self, files: Sequence[Held]) -> Held:
         """In any spec the table has had; its keys are often those of rows there are."""
         columns = self.table.fields
-        chosen = self._draw(
-            st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda f: int(f["id"]))
-        )
+        chosen = self._draw(st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda f: int(f["id"])))
         spec_id = self._draw(st.sampled_from([spec["spec-id"] for spec in self.table.metadata["partition-specs"]]))
         partition = self._partition(spec_id)
         there = [file for file in files if file.entry.spec_id == spec_id]
@@ -376,9 +367,7 @@ def _leaf(column: dict[str, Any]) -> st.SearchStrategy[Condition]:
         st.just((f"{name} is null", lambda row: row[name] is None)),
         st.just((f"{name} is not null", lambda row: row[name] is not None)),
         st.builds(lambda op, value: _comparison(name, op, value), st.sampled_from(sorted(_COMPARE)), literal),
-        st.builds(
-            lambda values, no: _membership(name, values, no), st.sets(literal, min_size=1, max_size=3), st.booleans()
-        ),
+        st.builds(lambda values, no: _membership(name, values, no), st.sets(literal, min_size=1, max_size=3), st.booleans()),
     ]
     if column["type"] == "string":
         options.append(

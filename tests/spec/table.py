@@ -184,9 +184,7 @@ class SpecTable:
         if not self.metadata["snapshots"] and len(self.metadata["partition-specs"]) == 1 and fields:
             spec_id, self.metadata["partition-specs"] = 0, []
         made = []
-        known = {
-            (f["source-id"], f["transform"]): f for spec in self.metadata["partition-specs"] for f in spec["fields"]
-        }
+        known = {(f["source-id"], f["transform"]): f for spec in self.metadata["partition-specs"] for f in spec["fields"]}
         for column, transform in fields:
             source = self.field_id(column)
             if (source, transform) in known:  # an equivalent field keeps its id
@@ -346,9 +344,7 @@ class SpecTable:
         self._snapshot(snapshot_id, sequence, operation, first, next_row_id)
         return snapshot_id
 
-    def _filtered(
-        self, manifest: Manifest, gone: set[tuple[str, int | None]], snapshot_id: int, sequence: int
-    ) -> Manifest:
+    def _filtered(self, manifest: Manifest, gone: set[tuple[str, int | None]], snapshot_id: int, sequence: int) -> Manifest:
         entries = []
         row_ids = manifest.row_ids()
         for file in manifest.entries:
@@ -359,9 +355,7 @@ class SpecTable:
                 file_sequence=manifest.sequence if file.file_sequence is None else file.file_sequence,
                 snapshot_id=file.snapshot_id or manifest.snapshot_id,
             )
-            entries.append(
-                (2, replace(full, snapshot_id=snapshot_id)) if (file.path, file.offset) in gone else (0, full)
-            )
+            entries.append((2, replace(full, snapshot_id=snapshot_id)) if (file.path, file.offset) in gone else (0, full))
         made = self._manifest(manifest.spec_id, manifest.content, entries, snapshot_id, sequence)
         made.entries = [file for status, file in entries if status != 2]
         return made
@@ -506,9 +500,7 @@ def metrics(
         if column["type"] == "string":
             # A cut upper bound must still be above what was cut: its last character goes up by one.
             cut = (
-                upper
-                if len(upper) <= bounds_length
-                else upper[: bounds_length - 1] + chr(ord(upper[bounds_length - 1]) + 1)
+                upper if len(upper) <= bounds_length else upper[: bounds_length - 1] + chr(ord(upper[bounds_length - 1]) + 1)
             )
             made["lower"][id_], made["upper"][id_] = lower[:bounds_length].encode(), cut.encode()
         else:

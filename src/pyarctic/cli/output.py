@@ -80,9 +80,7 @@ def emit(
     _close(frame, rows, for_people=output_format is Format.TABLE, limited=limit is not None)
 
 
-def emit_details(
-    document: Mapping[str, Any], sections: Sequence[Section], *, output_format: Format, absolute: bool
-) -> None:
+def emit_details(document: Mapping[str, Any], sections: Sequence[Section], *, output_format: Format, absolute: bool) -> None:
     """Write a page about one object: sections for people, the document for machines."""
     if output_format is Format.JSON:
         _write(json.dumps(jsonable(document), ensure_ascii=_ascii(), indent=2) + "\n")

@@ -101,9 +101,7 @@ def _shown(column: Column, row: Row, now: datetime | None) -> str:
 
 
 def _style(column: Column, row: Row) -> str:
-    return (
-        STATES[str(row.get(column.name))][2] if column.kind == "state" and str(row.get(column.name)) in STATES else ""
-    )
+    return STATES[str(row.get(column.name))][2] if column.kind == "state" and str(row.get(column.name)) in STATES else ""
 
 
 def _unicode() -> bool:

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 def scan(
     name: TableArgument,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="EXPR", help="Only rows for which this holds.")
-    ] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only rows for which this holds.")] = None,
     snapshot: SnapshotOption = None,
     ref: RefOption = None,
     as_of: Annotated[
@@ -96,9 +94,7 @@ def _numeric(arrow_type: Any) -> bool:
 
 def _rows(found: Scan) -> Iterator[dict[str, Any]]:
     """Rows, batch by batch; nanosecond timestamps as text, since Python's datetime would lose their last digits."""
-    fine = [
-        (place, field.name) for place, field in enumerate(found.schema) if str(field.type).startswith("timestamp[ns")
-    ]
+    fine = [(place, field.name) for place, field in enumerate(found.schema) if str(field.type).startswith("timestamp[ns")]
     for batch in found.batches():
         for place, name in fine:
             batch = batch.set_column(place, name, batch.column(place).cast("string"))

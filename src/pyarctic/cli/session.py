@@ -88,9 +88,7 @@ def _show_help(context: typer.Context, value: bool) -> None:
 
 
 # Typer's own `--help` is no plain flag: looking at it loads pydantic, even when it is not given.
-HelpOption = Annotated[
-    bool, typer.Option("--help", is_eager=True, callback=_show_help, help="Show this message and exit.")
-]
+HelpOption = Annotated[bool, typer.Option("--help", is_eager=True, callback=_show_help, help="Show this message and exit.")]
 
 
 def _list_verbs(context: typer.Context, _asked: HelpOption = False) -> None:

@@ -139,8 +139,7 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, loc: Loc, lines: dict[Loc, 
     inner = (*above, id(node))
     if isinstance(node, yaml.MappingNode):
         return {
-            name: _value(loader, value, (*loc, name), lines, inner)
-            for name, value in _entries(loader, node, loc, lines)
+            name: _value(loader, value, (*loc, name), lines, inner) for name, value in _entries(loader, node, loc, lines)
         }
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, item, (*loc, place), lines, inner) for place, item in enumerate(node.value)]

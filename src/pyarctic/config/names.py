@@ -32,9 +32,7 @@ def parse_table_name(name: str) -> TableName:
     if not all(parts):
         raise UsageError(f"{name!r} is not a table name: a part is empty", hint=NAME_HINT, name=name)
     if len(parts) < 3:
-        raise UsageError(
-            f"{name!r} is not a full table name: it has {len(parts)} of the 3 parts", hint=NAME_HINT, name=name
-        )
+        raise UsageError(f"{name!r} is not a full table name: it has {len(parts)} of the 3 parts", hint=NAME_HINT, name=name)
     return TableName(catalog=parts[0], namespace=parts[1:-1], table=parts[-1])
 
 

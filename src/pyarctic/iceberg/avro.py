@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyarctic.errors import Damaged, Unsupported
 
 MAGIC = b"Obj\x01"
+NULL = "null"
 SYNC_SIZE = 16
 DAMAGED_HINT = "The file was cut off or overwritten. Restore it from a backup, or roll back to an earlier snapshot."
 
@@ -45,11 +46,12 @@ class AvroContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroField:
-    """One field of a flattened record: where it stood, its Iceberg field id, its type."""
+    """One field of a flattened record: where it stood, its Iceberg field id, its type without annotations."""
 
     path: tuple[str, ...]
     field_id: int | None
     type: Any
+    is_decimal: bool = False
 
 
 def parse_container(data: bytes, path: str) -> AvroContainer:
@@ -82,32 +84,41 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
 def flatten(container: AvroContainer, inline: Collection[str]) -> list[AvroField]:
     """The record's fields in order, with those records named in `inline` replaced by their own fields."""
     try:
-        return _flatten(container.schema, inline, ())
+        return _flatten(container.schema, inline, (), {})
     except (AttributeError, KeyError, TypeError) as cause:
         raise Damaged(
             f"Avro file has no valid schema: {container.path} ({cause!r})", hint=DAMAGED_HINT, file=container.path
         ) from cause
 
 
-def _flatten(schema: dict[str, Any], inline: Collection[str], above: tuple[str, ...]) -> list[AvroField]:
+def _flatten(
+    schema: dict[str, Any], inline: Collection[str], above: tuple[str, ...], named: dict[str, Any]
+) -> list[AvroField]:
     fields: list[AvroField] = []
     for field in schema["fields"]:
         path = (*above, field["name"])
         if field["name"] in inline and isinstance(field["type"], dict) and field["type"]["type"] == "record":
-            fields += _flatten(field["type"], inline, path)
+            fields += _flatten(field["type"], inline, path, named)
         else:
-            fields.append(AvroField(path=path, field_id=field.get("field-id"), type=_physical(field["type"])))
+            type_ = _physical(field["type"], named)
+            options = field["type"] if isinstance(field["type"], list) else [field["type"]]
+            resolved = [named.get(option, option) if isinstance(option, str) else option for option in options]
+            is_decimal = any(isinstance(o, dict) and o.get("logicalType") == "decimal" for o in resolved)
+            fields.append(AvroField(path=path, field_id=field.get("field-id"), type=type_, is_decimal=is_decimal))
     return fields
 
 
 def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: Sequence[str | None]) -> pl.DataFrame:
     """Decode the fields that were given a name; the others are skipped over."""
+    # A field of type null takes no bytes, and Polars knows no such type: it is left out and added afterwards.
+    absent = [name for field, name in zip(fields, names, strict=True) if field.type == NULL and name is not None]
     schema = {
         "type": "record",
         "name": "entry",
         "fields": [
             {"name": name or f"skipped_{index}", "type": field.type}
             for index, (field, name) in enumerate(zip(fields, names, strict=True))
+            if field.type != NULL
         ],
     }
     metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
@@ -117,7 +128,7 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
     parts += [b"\x00", container.sync]
     if container.count:
         parts += [_varint(container.count), _varint(len(container.body)), container.body, container.sync]
-    wanted = [name for name in names if name is not None]
+    wanted = [name for name in names if name is not None and name not in absent]
     try:
         frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
@@ -130,7 +141,7 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
             hint=DAMAGED_HINT,
             file=container.path,
         )
-    return frame
+    return frame.with_columns(pl.lit(None, pl.Null).alias(name) for name in absent)
 
 
 def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
@@ -197,24 +208,28 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _physical(type_: Any) -> Any:
-    """The type without logical annotations and with maps as arrays of pairs."""
+def _physical(type_: Any, named: dict[str, Any]) -> Any:
+    """The type without logical annotations, with maps as arrays of pairs, and with names replaced by what they name."""
     if isinstance(type_, list):
-        return [_physical(option) for option in type_]
+        return [_physical(option, named) for option in type_]
     if not isinstance(type_, dict):
-        return type_
+        return _physical(named[type_], named) if type_ in named else type_
     kind = type_["type"]
+    if "name" in type_:
+        named[type_["name"]] = type_
+        if "namespace" in type_:
+            named[f"{type_['namespace']}.{type_['name']}"] = type_
     if kind == "record":
-        fields = [{"name": field["name"], "type": _physical(field["type"])} for field in type_["fields"]]
-        return {"type": "record", "name": type_["name"], "fields": fields}
+        fields = [{"name": field["name"], "type": _physical(field["type"], named)} for field in type_["fields"]]
+        return {"type": "record", "name": type_["name"], "fields": [field for field in fields if field["type"] != NULL]}
     if kind == "array":
-        return {"type": "array", "items": _physical(type_["items"])}
+        return {"type": "array", "items": _physical(type_["items"], named)}
     if kind == "map":
-        pair = [{"name": "key", "type": "string"}, {"name": "value", "type": _physical(type_["values"])}]
+        pair = [{"name": "key", "type": "string"}, {"name": "value", "type": _physical(type_["values"], named)}]
         return {"type": "array", "items": {"type": "record", "name": "pair", "fields": pair}}
     if kind == "fixed":
         return {"type": "fixed", "name": type_["name"], "size": type_["size"]}
-    return _physical(kind)
+    return _physical(kind, named)
 
 
 def _inflate_deflate(block: bytes) -> bytes:

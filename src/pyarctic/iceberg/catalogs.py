@@ -81,9 +81,7 @@ def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
             table=subject,
         ) from cause
     except NotInstalledError as cause:
-        raise ConfigError(
-            f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog
-        ) from cause
+        raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
     except (SQLAlchemyError, RequestException, RESTError, ConnectionError, TimeoutError) as cause:
         raise Unavailable(
             f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
@@ -100,7 +98,8 @@ def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
 
 def _bad_metadata(table: str, cause: Exception) -> ArcticError:
     text = str(cause)
-    if "format version" in text or "format-version" in text or "union_tag_invalid" in text:
+    # Not "format-version": the text of any complaint may quote the beginning of the file.
+    if "union_tag_invalid" in text or "Unknown format version" in text:
         return Unsupported(
             f"{table} has a format version this release cannot read",
             hint=f"Iceberg format versions {', '.join(map(str, SUPPORTED_FORMAT_VERSIONS))} are supported. "

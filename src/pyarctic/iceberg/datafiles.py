@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 
 import polars as pl
 import pyarrow as pa
@@ -16,14 +16,30 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from pyarctic.errors import Damaged, Unsupported
+from pyarctic.errors import Damaged, Unavailable, Unsupported
 from pyarctic.iceberg.avro import flatten, parse_container, read_columns
 from pyarctic.iceberg.projection import Mappings, fields_by_id, names_for
 from pyarctic.iceberg.storage import opened, read_bytes
 
 TARGET_BATCH_BYTES = 32 << 20
 MOST_BATCH_ROWS = 256 << 10
-"""Batches hold at most this many rows, fewer when rows are wide, so that memory does not follow the file's size."""
+PROBE_ROWS = 64
+
+
+class Pace:
+    """How many rows to read at a time, so that memory does not follow the file's size. What rows weigh is only known once
+    they are decoded (a dictionary makes long values small on disk): a few rows are tried first, and the heaviest rows
+    seen so far set the pace for the files that follow."""
+
+    def __init__(self) -> None:
+        self.row_bytes: float | None = None
+
+    def saw(self, batch: pa.RecordBatch) -> None:
+        self.row_bytes = max(self.row_bytes or 1.0, batch.nbytes / max(batch.num_rows, 1))
+
+    def rows(self) -> int:
+        return max(min(MOST_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
+
 
 MakeFilter = Callable[["OpenFile"], ds.Expression | None]
 
@@ -58,13 +74,14 @@ def read_pieces(
     mapping: NameMapping | None,
     field_ids: set[int],
     make_filter: MakeFilter = lambda _: None,
+    pace: Pace | None = None,
 ) -> Iterator[Piece]:
     """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
     read; positions count them nevertheless."""
     with _damage_told(path):
         match file_format:
             case "PARQUET":
-                yield from _read_parquet(io, path, mapping, field_ids, make_filter)
+                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace())
             case "ORC":
                 yield from _read_orc(io, path, mapping, field_ids)
             case "AVRO":
@@ -78,30 +95,28 @@ def read_pieces(
 
 
 def _read_parquet(
-    io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int], make_filter: MakeFilter
+    io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int], make_filter: MakeFilter, pace: Pace
 ) -> Iterator[Piece]:
     with opened(io, path) as stream:
-        source = pq.ParquetFile(stream, pre_buffer=not path.startswith(("file:", "/")))
+        # Reading ahead saves round trips to remote storage; one row group at a time, it holds no more than that.
+        remote = not path.startswith(("file:", "/"))
+        source = pq.ParquetFile(stream, pre_buffer=remote, coerce_int96_timestamp_unit="us")
         metadata = source.metadata
         file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
-        columns = file.columns(field_ids)
-        rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-        size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-        share = len(columns) / max(len(file.schema), 1)
-        row_bytes = max(size * share / max(metadata.num_rows, 1), 1.0)
-        batch_rows = int(min(MOST_BATCH_ROWS, max(TARGET_BATCH_BYTES // row_bytes, 1024)))
-        starts = [0]
-        for count in rows:
-            starts.append(starts[-1] + count)
-        keep = list(range(metadata.num_row_groups))
+        columns = _leaves(file.columns(field_ids), source)
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        keep = list(range(len(groups)))
         if (condition := make_filter(file)) is not None:
-            fragment = ds.ParquetFileFormat().make_fragment(stream)
+            fragment = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us").make_fragment(stream)
             keep = [group.id for group in fragment.subset(condition, schema=file.schema).row_groups]
-        for run in _runs(keep):
-            position = starts[run[0]]
-            for batch in source.iter_batches(
-                batch_rows, row_groups=run, columns=_leaves(columns, source), use_threads=False
-            ):
+        for index in keep:
+            position = starts[index]
+            if pace.row_bytes is None and groups[index].num_rows:
+                pace.saw(next(source.iter_batches(PROBE_ROWS, row_groups=[index], columns=columns, use_threads=False)))
+            rows = pace.rows()
+            for batch in source.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
+                pace.saw(batch)
                 yield Piece(file=file, position=position, batch=batch)
                 position += batch.num_rows
 
@@ -137,7 +152,14 @@ def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
     frame = read_columns(container, fields, [field.path[0] for field in fields])
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     # Avro's ids stand in its own schema; turned into a name mapping they take the way of files without ids.
-    mapping = create_mapping_from_schema(AvroSchemaConversion().avro_to_iceberg(container.schema))
+    try:
+        mapping = create_mapping_from_schema(AvroSchemaConversion().avro_to_iceberg(container.schema))
+    except (ValueError, TypeError, KeyError) as cause:
+        raise Unsupported(
+            f"Avro schema of {path} is not understood: {cause}",
+            hint="Have another engine rewrite the file as Parquet.",
+            file=path,
+        ) from cause
     file = OpenFile(path=path, schema=table.schema, names=mapping.root)
     columns = file.columns(field_ids)
     position = 0
@@ -146,24 +168,28 @@ def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
         position += batch.num_rows
 
 
-def _runs(groups: list[int]) -> list[list[int]]:
-    """Neighbouring row groups together: within a run positions follow each other."""
-    breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(groups)) if b != a + 1), len(groups)]
-    return [groups[start:end] for start, end in pairwise(breaks) if end > start]
-
-
 @contextmanager
 def _damage_told(path: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowIOError, EOFError) as cause:
-        text = str(cause)
+    except (pa.ArrowException, OSError, EOFError) as cause:
+        text = next(iter(str(cause).splitlines()), type(cause).__name__)
         if "ncrypt" in text:
             raise Unsupported(
                 f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path
             ) from cause
+        if isinstance(cause, OSError) and (cause.errno is not None or "AWS Error" in text):
+            raise Unavailable(
+                f"reading {path} failed: {text}", hint="Check the storage and try again.", file=path
+            ) from cause
+        if isinstance(cause, pa.ArrowNotImplementedError | pa.ArrowTypeError) or "out of bounds" in text:
+            raise Unsupported(
+                f"file holds something that cannot be read: {path} ({text})",
+                hint="Select other columns, or have another engine rewrite the file.",
+                file=path,
+            ) from cause
         raise Damaged(
-            f"file cannot be read: {path} ({text.splitlines()[0] if text else type(cause).__name__})",
+            f"file cannot be read: {path} ({text})",
             hint="The file was cut off, overwritten or is of another format than the manifest says.",
             file=path,
         ) from cause

@@ -22,10 +22,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.datafiles import Piece, read_pieces
+from pyarctic.iceberg.datafiles import OpenFile, Piece, read_pieces
 from pyarctic.iceberg.deletes import FileDeletes
 from pyarctic.iceberg.manifests import FILE_PATH_ID
-from pyarctic.iceberg.projection import Projection
+from pyarctic.iceberg.projection import Projection, children, fields_by_id
 from pyarctic.iceberg.vectors import Positions, read_vector
 
 POSITION_ID = 2147483545
@@ -99,78 +99,95 @@ def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, 
     """A position delete file: data file → ascending, distinct positions. The order in the file is not relied on."""
     parts = []
     for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}):
+        if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(piece.file.schema, piece.file.names).keys():
+            raise Damaged(
+                f"position delete file without its columns file_path and pos: {path}",
+                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                file=path,
+            )
         projection = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {})
         batch = projection.apply(piece.batch)
         parts.append(pl.DataFrame(batch).with_columns(pl.col("file_path").cast(pl.Categorical)))
     if not parts:
         return {}
     rows = pl.concat(parts).group_by("file_path").agg(pl.col("pos").unique().sort())
-    return {
-        name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)
-    }
+    return {name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumns:
-    """The columns of an equality delete: fields by id, with the path of names that leads to each."""
+    """The key columns of an equality delete. Each is a field that holds nothing but the way to one key: structs of a single
+    child down to the key itself, named by number, because names change and two schemas may use one name twice."""
 
     ids: tuple[int, ...]
-    top_level: tuple[NestedField, ...]
-    paths: tuple[tuple[str, ...], ...]
+    fields: tuple[NestedField, ...]
+    ways: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, ids: Sequence[int], schemas: Sequence[Schema], delete_file: str) -> KeyColumns:
         """Look the ids up in the newest schema that has them: a dropped column still counts."""
-        tops: dict[int, NestedField] = {}
-        paths = []
-        for field_id in sorted(ids):
-            found = next((found for schema in schemas if (found := _path_to(schema, field_id))), None)
-            if found is None:
+        fields, ways = [], []
+        for number, field_id in enumerate(sorted(ids)):
+            way = next((way for schema in schemas if (way := _way_to(schema.fields, field_id))), None)
+            if way is None:
                 raise Damaged(
                     f"equality delete file {delete_file} names column id {field_id}, which no schema of the table has",
                     hint="The delete file was written for another table, or its schema was removed from the metadata.",
                     file=delete_file,
                 )
-            fields, names = found
-            tops[fields.field_id] = fields
-            paths.append((str(fields.field_id), *names))
-        # Named by id: two schemas may use one name for different columns.
-        renamed = tuple(_as_key(field) for field in tops.values())
-        return cls(ids=tuple(sorted(ids)), top_level=renamed, paths=tuple(paths))
+            fields.append(_key_field(str(number), way))
+            ways.append(tuple(step.field_id for step in way))
+        return cls(ids=tuple(sorted(ids)), fields=tuple(fields), ways=tuple(ways))
+
+    @property
+    def top_level_ids(self) -> set[int]:
+        return {field.field_id for field in self.fields}
 
     def frame(self, piece: Piece, constants: Mapping[int, Any]) -> pl.DataFrame:
         """The key columns of some rows, in comparable form."""
-        batch = Projection.of(piece.batch.schema, piece.file.names, self.top_level, constants).apply(piece.batch)
+        batch = Projection.of(piece.batch.schema, piece.file.names, self.fields, constants).apply(piece.batch)
         columns = {}
-        for index, path in enumerate(self.paths):
-            array = batch.column(path[0])
-            for name in path[1:]:
-                array = pc.struct_field(array, name)
-            columns[f"key_{index}"] = _comparable(array)
+        for number, (array, way) in enumerate(zip(batch.columns, self.ways, strict=True)):
+            leaf = array
+            for _ in way[1:]:
+                leaf = pc.struct_field(leaf, [0])
+            columns[f"key_{number}"] = _comparable(leaf)
         return pl.DataFrame(pa.table(columns))
 
+    def require(self, file: OpenFile) -> None:
+        """A delete file must hold its keys: a missing one would read as null and delete the rows without a value."""
+        for way in self.ways:
+            fields, names = list(file.schema), file.names
+            for field_id in way:
+                at = fields_by_id(fields, names).get(field_id)
+                if at is None:
+                    raise Damaged(
+                        f"equality delete file does not hold its key column (id {way[-1]}): {file.path}",
+                        hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                        file=file.path,
+                    )
+                fields, names = children(at.field.type), at.below
 
-def _path_to(schema: Schema, field_id: int) -> tuple[NestedField, tuple[str, ...]] | None:
-    """The top-level field above (or equal to) a field, and the names from there down. Only structs may lie between."""
 
-    def below(field: NestedField) -> tuple[str, ...] | None:
+def _way_to(fields: Sequence[NestedField], field_id: int) -> tuple[NestedField, ...] | None:
+    """The fields from a column down to the one with this id. Only structs may lie between."""
+    for field in fields:
         if field.field_id == field_id:
-            return ()
+            return (field,)
         if isinstance(field.field_type, StructType):
-            for child in field.field_type.fields:
-                if (rest := below(child)) is not None:
-                    return (child.name, *rest)
-        return None
-
-    for field in schema.fields:
-        if (names := below(field)) is not None:
-            return field, names
+            below = _way_to(field.field_type.fields, field_id)
+            if below:
+                return (field, *below)
     return None
 
 
-def _as_key(field: NestedField) -> NestedField:
+def _key_field(name: str, way: tuple[NestedField, ...]) -> NestedField:
     # Optional whatever the schema says: an old file may lack a column that was required later.
-    return field.model_copy(update={"name": str(field.field_id), "required": False})
+    here, below = way[0], way[1:]
+    if not below:
+        return here.model_copy(update={"name": name, "required": False})
+    inner = StructType(_key_field("0", below))
+    return NestedField(here.field_id, name, inner, required=False)
 
 
 def _comparable(array: pa.Array) -> pa.Array:
@@ -202,14 +219,12 @@ class EqualityIndex:
         parts = []
         for row in files.iter_rows(named=True):
             refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
-            wanted = {field.field_id for field in keys.top_level}
-            for piece in read_pieces(io, row["file_path"], row["file_format"], None, wanted):
+            for piece in read_pieces(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
+                keys.require(piece.file)
                 sequence = pl.lit(row["data_sequence_number"], pl.Int64).alias("sequence")
                 parts.append(keys.frame(piece, {}).with_columns(sequence).unique())
         if not parts:
-            empty = pl.DataFrame(
-                schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64}
-            )
+            empty = pl.DataFrame(schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64})
             return cls(keys, empty)
         return cls(keys, pl.concat(parts))
 
@@ -229,11 +244,7 @@ class EqualityIndex:
         if self._ambiguous:
             # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
             deleted = self._rows.filter(newer).select(self._names)
-            hit = (
-                asked.with_row_index("row")
-                .join(deleted, on=self._names, how="semi", nulls_equal=True)["row"]
-                .to_numpy()
-            )
+            hit = asked.with_row_index("row").join(deleted, on=self._names, how="semi", nulls_equal=True)["row"].to_numpy()
             dead[candidates[hit]] = True
             return dead
         stored = self._rows[at[candidates]]

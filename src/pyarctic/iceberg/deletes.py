@@ -126,17 +126,13 @@ def _ranges(
     if delete_keys:
         groups = deletes.select(delete_keys).unique(maintain_order=True).with_row_index("group")
         delete_group = deletes.join(groups, on=delete_keys, how="left", maintain_order="left")["group"]
-        data_group = data.join(groups, left_on=data_keys, right_on=delete_keys, how="left", maintain_order="left")[
-            "group"
-        ]
+        data_group = data.join(groups, left_on=data_keys, right_on=delete_keys, how="left", maintain_order="left")["group"]
         number_of_groups = groups.height
     else:
         delete_group = pl.zeros(deletes.height, pl.UInt32, eager=True)
         data_group = pl.zeros(data.height, pl.UInt32, eager=True)
         number_of_groups = 1
-    ordered = deletes.with_columns(delete_group.alias("group")).sort(
-        "group", "data_sequence_number", maintain_order=True
-    )
+    ordered = deletes.with_columns(delete_group.alias("group")).sort("group", "data_sequence_number", maintain_order=True)
     # Sequence numbers are compared by rank, so that (group, rank) fits one integer however large the numbers are.
     sequences = np.unique(ordered["data_sequence_number"].to_numpy())
     width = len(sequences) + 1

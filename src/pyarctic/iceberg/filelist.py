@@ -107,9 +107,8 @@ class FileList:
         metrics = [read_metrics(io, self._manifests[path], list(field_ids)) for path in paths]
         if not metrics or not field_ids:
             return files
-        return files.join(
-            pl.concat(metrics), on=["file_path", "content_offset"], how="left", nulls_equal=True, maintain_order="left"
-        )
+        of_files = pl.concat(metrics).unique(["file_path", "content_offset"])
+        return files.join(of_files, on=["file_path", "content_offset"], how="left", nulls_equal=True, maintain_order="left")
 
     def save(self, path: Path) -> None:
         """Write the frames as one Parquet file, replacing it in one step."""
@@ -164,9 +163,7 @@ def changed_files(metadata: TableMetadata, io: FileIO, since: int | None, until:
     gone, come = pl.concat([empty, *old]), pl.concat([empty, *new])
     return pl.concat(
         [
-            frame.join(other, on=FILE_IDENTITY, how="anti", nulls_equal=True).with_columns(
-                pl.lit(change).alias("change")
-            )
+            frame.join(other, on=FILE_IDENTITY, how="anti", nulls_equal=True).with_columns(pl.lit(change).alias("change"))
             for frame, other, change in ((come, gone, "added"), (gone, come, "removed"))
         ]
     )

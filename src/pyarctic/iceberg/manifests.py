@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.avro import AvroField, flatten, parse_container, read_columns
+from pyarctic.iceberg.avro import DAMAGED_HINT, AvroField, flatten, parse_container, read_columns
 from pyarctic.iceberg.storage import read_bytes
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -193,14 +193,22 @@ def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.Dat
             hint="PyArctic does not read encrypted tables yet.",
             file=manifest.path,
         )
-    container = parse_container(read_bytes(io, manifest.path), manifest.path)
+    data = read_bytes(io, manifest.path)
+    if len(data) < manifest.length:  # cut off between two blocks it would still be valid Avro, of fewer files
+        raise Damaged(
+            f"manifest has {len(data)} bytes, the manifest list says {manifest.length}: {manifest.path}",
+            hint=DAMAGED_HINT,
+            file=manifest.path,
+        )
+    container = parse_container(data, manifest.path)
     fields = flatten(container, inline=("data_file", PARTITION))
     wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics else ENTRY_FIELDS
     partition_columns: list[str] = []
     names: list[str | None] = []
     for field in fields:
         if PARTITION in field.path[:-1]:
-            partition_columns.append(f"partition_{len(partition_columns)}")
+            kind = "decimal" if field.is_decimal else "partition"
+            partition_columns.append(f"{kind}_{len(partition_columns)}")
             names.append(partition_columns[-1])
         else:
             names.append(wanted[field.field_id][0] if field.field_id in wanted else None)
@@ -237,9 +245,7 @@ def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
         return frame.with_columns(pl.lit(None, pl.Int64).alias("first_row_id"))
     # v3: files without a first row id are numbered in file order; removed entries take no numbers.
     unnumbered = (
-        pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED))
-        .then(pl.col("record_count"))
-        .otherwise(0)
+        pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED)).then(pl.col("record_count")).otherwise(0)
     )
     inherited = manifest.first_row_id + unnumbered.cum_sum() - unnumbered
     return frame.with_columns(pl.coalesce("first_row_id", inherited))
@@ -263,7 +269,12 @@ def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
     texts = []
     for name in columns:
         value = pl.col(name)
-        texts.append(value.bin.encode("hex") if frame.schema[name] == pl.Binary else value.cast(pl.String))
+        if frame.schema[name] == pl.Binary:
+            text = value.bin.encode("hex")
+            texts.append(_shortest(text) if name.startswith("decimal") else text)
+        else:
+            # A promoted column has the narrow type in old manifests and must give the same text.
+            texts.append((value.cast(pl.Float64) if frame.schema[name] == pl.Float32 else value).cast(pl.String))
     # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
     quoted = [pl.when(text.is_null()).then(pl.lit("null")).otherwise(_json_text(text)) for text in texts]
     return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
@@ -272,3 +283,8 @@ def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
 def _json_text(text: pl.Expr) -> pl.Expr:
     encoded = pl.struct(text.alias("v")).struct.json_encode()  # {"v":"…"}
     return encoded.str.slice(5).str.strip_suffix("}")
+
+
+def _shortest(number: pl.Expr) -> pl.Expr:
+    """Two's complement in hexadecimal without superfluous sign bytes: how many there are depends on the precision."""
+    return number.str.replace("^(?:00)+([0-7])", "$1").str.replace("^(?:ff)+([89a-f])", "$1")

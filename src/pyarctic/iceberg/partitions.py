@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
+import polars as pl
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -44,6 +46,8 @@ INTEGRAL = (
 )
 """Types whose values are stored as integers."""
 
+_EXACT = Context(prec=38)  # the default context would round a large decimal to 28 digits
+
 
 class PartitionDecoder:
     """Reads the `partition` column of a file list for one table, whatever partition specs it has had."""
@@ -55,8 +59,27 @@ class PartitionDecoder:
         self._decode = lru_cache(maxsize=10_000)(self._decode_uncached)
 
     def unpartitioned_specs(self) -> list[int]:
-        """Specs without any partition field: their equality deletes are global."""
-        return [spec_id for spec_id, spec in self._specs.items() if spec.is_unpartitioned()]
+        """Specs that partition by nothing (any more): their equality deletes are global. A field that v1 dropped stays in
+        the spec as void."""
+        return [
+            spec_id
+            for spec_id, spec in self._specs.items()
+            if all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+        ]
+
+    def comparable(self, files: pl.DataFrame) -> pl.DataFrame:
+        """`files` with partition keys that may be compared. Of a partition field whose column was dropped from the table
+        the value is lost when a manifest is rewritten; like Java we then do not count it on any side."""
+        current = self._schemas[0].field_ids
+        for spec_id, spec in self._specs.items():
+            lost = [place for place, field in enumerate(spec.fields) if field.source_id not in current]
+            if not lost:
+                continue
+            keys = files.filter(pl.col("spec_id") == spec_id)["partition"].unique().to_list()
+            blanked = {key: json.dumps(_without(json.loads(key), lost), separators=(",", ":")) for key in keys}
+            changed = pl.col("partition").replace(blanked)
+            files = files.with_columns(pl.when(pl.col("spec_id") == spec_id).then(changed).otherwise("partition"))
+        return files
 
     def values(self, spec_id: int, key: str) -> tuple[Any, ...]:
         """The partition tuple in Iceberg's internal representation (days, microseconds …)."""
@@ -67,7 +90,7 @@ class PartitionDecoder:
         parts = []
         for field, value in zip(self._specs[spec_id].fields, self.values(spec_id, key), strict=True):
             source = self._source_type(field)
-            text = str(value) if source is None or value is None else field.transform.to_human_string(source, value)
+            text = _human(field, source, value)
             parts.append(f"{quote(field.name, safe='')}={'null' if value is None else quote(text, safe=' :')}")
         return "/".join(parts)
 
@@ -81,9 +104,7 @@ class PartitionDecoder:
 
     def _decode_uncached(self, spec_id: int, key: str) -> tuple[Any, ...]:
         fields = self._specs[spec_id].fields
-        return tuple(
-            _typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True)
-        )
+        return tuple(_typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
 
     def _source_type(self, field: PartitionField) -> IcebergType | None:
         for schema in self._schemas:
@@ -98,6 +119,18 @@ class PartitionDecoder:
         return None if source is None else field.transform.result_type(source)
 
 
+def _without(values: list[str | None], places: list[int]) -> list[str | None]:
+    return [None if place in places else value for place, value in enumerate(values)]
+
+
+def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str:
+    if source is None or value is None:
+        return str(value)
+    if isinstance(value, bytes) and isinstance(source, UUIDType):
+        return str(UUID(bytes=value))
+    return str(field.transform.to_human_string(source, value))
+
+
 def _typed(text: str | None, type_: IcebergType | None) -> Any:
     if text is None or type_ is None or isinstance(type_, StringType):
         return text
@@ -108,7 +141,8 @@ def _typed(text: str | None, type_: IcebergType | None) -> Any:
     if isinstance(type_, FloatType | DoubleType):
         return float(text)
     if isinstance(type_, DecimalType):
-        return Decimal(int.from_bytes(bytes.fromhex(text), "big", signed=True)).scaleb(-type_.scale)
+        unscaled = int.from_bytes(bytes.fromhex(text), "big", signed=True)
+        return Decimal(unscaled).scaleb(-type_.scale, _EXACT)
     if isinstance(type_, BinaryType | FixedType | UUIDType):
         return bytes.fromhex(text)
     return text

@@ -126,12 +126,13 @@ def names_for(schema: pa.Schema, mapping: NameMapping | None) -> Mappings:
 
 def _has_ids(fields: Iterable[pa.Field]) -> bool:
     return any(
-        _PARQUET_ID in (field.metadata or {}) or _ORC_ID in (field.metadata or {}) or _has_ids(_children(field.type))
+        _PARQUET_ID in (field.metadata or {}) or _ORC_ID in (field.metadata or {}) or _has_ids(children(field.type))
         for field in fields
     )
 
 
-def _children(type_: pa.DataType) -> list[pa.Field]:
+def children(type_: pa.DataType) -> list[pa.Field]:
+    """The fields directly below a nested type."""
     if pa.types.is_map(type_):
         return [type_.key_field, type_.item_field]
     return [type_.field(index) for index in range(type_.num_fields)] if pa.types.is_nested(type_) else []
@@ -216,7 +217,7 @@ def _conversion(source: pa.DataType, names: Mappings, target: IcebergType) -> Co
 
 
 def _struct_conversion(source: pa.DataType, names: Mappings, target: StructType) -> Convert | None:
-    inner = Projection.of(pa.schema(_children(source)), names, target.fields, {})
+    inner = Projection.of(pa.schema(children(source)), names, target.fields, {})
     wanted = arrow_type(target)
     in_place = [index for index, _, _ in inner.columns] == list(range(source.num_fields))
     if in_place and source.equals(wanted) and not any(convert for _, convert, _ in inner.columns):
@@ -264,9 +265,7 @@ def _map_conversion(source: pa.DataType, names: Mappings, target: MapType) -> Co
 
     def convert(array: pa.Array) -> pa.Array:
         array = _whole(array)
-        pairs = (
-            (array.keys, array.items) if pa.types.is_map(array.type) else (array.values.field(0), array.values.field(1))
-        )
+        pairs = (array.keys, array.items) if pa.types.is_map(array.type) else (array.values.field(0), array.values.field(1))
         keys, items = (change(values) if change else values for change, values in zip((key, item), pairs, strict=True))
         return pa.MapArray.from_arrays(
             array.offsets.cast(pa.int32()), keys, items, type=wanted, mask=array.is_null() if array.null_count else None

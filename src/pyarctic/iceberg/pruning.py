@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, BoundTerm
 from pyiceberg.expressions.literals import Literal
@@ -22,7 +23,16 @@ from pyiceberg.expressions.visitors import (
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField, StringType
+from pyiceberg.types import (
+    DateType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+)
 
 from pyarctic.iceberg.filelist import FileList
 from pyarctic.iceberg.partitions import INTEGRAL
@@ -50,11 +60,11 @@ class _MayMatch(BoundBooleanExpressionVisitor[pl.Expr]):
         return self._bounds(term.ref().field)
 
     def _at_most(self, term: BoundTerm, value: Any, *, equal: bool = True) -> pl.Expr:
-        lower = self._of(term).lower
+        lower, value = self._of(term).lower, _as_stored(term, value)
         return YES if lower is None else ((lower <= value) if equal else (lower < value)).fill_null(value=True)
 
     def _at_least(self, term: BoundTerm, value: Any, *, equal: bool = True) -> pl.Expr:
-        upper = self._of(term).upper
+        upper, value = self._of(term).upper, _as_stored(term, value)
         return YES if upper is None else ((upper >= value) if equal else (upper > value)).fill_null(value=True)
 
     def visit_true(self) -> pl.Expr:
@@ -123,9 +133,12 @@ class _MayMatch(BoundBooleanExpressionVisitor[pl.Expr]):
         return YES
 
 
-def prune_partitions(
-    files: pl.DataFrame, metadata: TableMetadata, schema: Schema, where: BooleanExpression
-) -> pl.DataFrame:
+def _as_stored(term: BoundTerm, value: Any) -> Any:
+    # A float column is compared in single precision, with its bounds as with its rows.
+    return float(np.float32(value)) if isinstance(term.ref().field.field_type, FloatType) else value
+
+
+def prune_partitions(files: pl.DataFrame, metadata: TableMetadata, schema: Schema, where: BooleanExpression) -> pl.DataFrame:
     """Without the files of partitions in which nothing can match."""
     kept = []
     for (spec_id,), group in files.group_by("spec_id", maintain_order=True):
@@ -179,12 +192,12 @@ def _from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
 
     def number(dtype: type[pl.DataType], size: int) -> pl.Expr:
         # Polars reads beyond short values; only those of the right size are given to it.
-        return (
-            pl.when(raw.bin.size() == size).then(raw).otherwise(None).bin.reinterpret(dtype=dtype, endianness="little")
-        )
+        return pl.when(raw.bin.size() == size).then(raw).otherwise(None).bin.reinterpret(dtype=dtype, endianness="little")
 
-    if isinstance(type_, INTEGRAL):
+    if isinstance(type_, IntegerType | LongType | DateType):
         return pl.coalesce(number(pl.Int64, 8), number(pl.Int32, 4).cast(pl.Int64))
+    if isinstance(type_, INTEGRAL):  # of a date that became a timestamp, four bytes would be days: unknown
+        return number(pl.Int64, 8)
     if isinstance(type_, FloatType | DoubleType):
         value = pl.coalesce(number(pl.Float64, 8), number(pl.Float32, 4).cast(pl.Float64))
         return pl.when(value.is_nan()).then(None).otherwise(value)

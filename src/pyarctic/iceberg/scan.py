@@ -17,24 +17,24 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import LongType, NestedField, StringType
+from pyroaring import BitMap64
 
 from pyarctic.errors import UsageError, about
-from pyarctic.iceberg.datafiles import OpenFile, Piece, read_pieces
+from pyarctic.iceberg import conditions
+from pyarctic.iceberg.datafiles import OpenFile, Pace, Piece, read_pieces
 from pyarctic.iceberg.deletefiles import DeletePortion, EqualityDeletes, PositionDeletes, refuse_encrypted
 from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches, match_deletes
 from pyarctic.iceberg.filelist import IS_DATA, FileList
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import Projection, arrow_schema
 from pyarctic.iceberg.pruning import prune_by_metrics, prune_partitions
-from pyarctic.iceberg.rowgroups import row_condition, row_group_condition
 from pyarctic.iceberg.vectors import Positions
 
 DELETE_MEMORY_BYTES = 256 << 20
@@ -46,6 +46,7 @@ FILE = NestedField(2147483646, "_file", StringType())
 POSITION = NestedField(2147483645, "_pos", LongType())
 METADATA_COLUMNS = {field.name: field for field in (ROW_ID, LAST_UPDATED, FILE, POSITION)}
 """Columns that may be asked for by name beside those of the schema."""
+METADATA_IDS = {field.field_id for field in METADATA_COLUMNS.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def scan(
 ) -> Scan:
     """Prepare a scan of `snapshot` with the names of `schema`. `files`: what is known of the snapshot already."""
     wanted = _wanted_fields(schema, columns)
-    return Scan(table, snapshot, schema, wanted, _condition(schema, where), files)
+    return Scan(table, snapshot, schema, wanted, conditions.understood(schema, where), files)
 
 
 class Scan:
@@ -118,13 +119,12 @@ class Scan:
             files = FileList.of(table.metadata, table.io, self._snapshot)
         everything = files.frame()
         data = everything.filter(IS_DATA)
-        if not isinstance(self._condition, AlwaysTrue):
+        if self._condition != conditions.ALL:
             data = prune_partitions(data, table.metadata, self._table_schema, self._condition)
-            bound = rewrite_not(bind(self._table_schema, self._condition, case_sensitive=True))
-            data = prune_by_metrics(data, files, table.io, bound)
-        # All of the deletes take part, also in checks about files that were pruned.
+            data = prune_by_metrics(data, files, table.io, conditions.bound(self._table_schema, self._condition))
         decoder = PartitionDecoder(table.metadata)
-        return match_deletes(pl.concat([data, everything.filter(~IS_DATA)]), decoder.unpartitioned_specs())
+        files_and_deletes = decoder.comparable(pl.concat([data, everything.filter(~IS_DATA)]))
+        return match_deletes(files_and_deletes, decoder.unpartitioned_specs())
 
     def _scan_files(self) -> Iterator[_ScanFile]:
         reading = _Reading(self._table, self._table_schema, self._wanted, self._condition, self.plan)
@@ -132,8 +132,13 @@ class Scan:
         # Partition by partition, so that what was decoded for one file serves its neighbours.
         for _, group in data.group_by("spec_id", "partition", maintain_order=True):
             portions = reading.equality_portions(group)
-            for row in group.iter_rows(named=True):
-                yield _ScanFile(reading, row, portions)
+            files = [_ScanFile(reading, row, portions) for row in group.iter_rows(named=True)]
+            if not reading.equality.fit_together(portions):
+                # Each portion is indexed once and asked about every file; only the dead positions are kept.
+                for portion in portions:
+                    for file in files:
+                        file.bury(portion)
+            yield from files
 
 
 class _Reading:
@@ -155,30 +160,29 @@ class _Reading:
         self.positions = PositionDeletes(table.io, DELETE_MEMORY_BYTES)
         newest_first = sorted(table.metadata.schemas, key=lambda s: s.schema_id, reverse=True)
         self.equality = EqualityDeletes(table.io, [schema, *newest_first], DELETE_MEMORY_BYTES)
+        self.pace = Pace()
         self.bound: BooleanExpression | None = None
         self.row_condition: pc.Expression | None = None
         self.read_fields = wanted
-        if not isinstance(condition, AlwaysTrue):
-            self.bound = rewrite_not(bind(schema, condition, case_sensitive=True))
-            self.row_condition = row_condition(self.bound, schema)
+        if condition != conditions.ALL:
+            self.bound = conditions.bound(schema, condition)
+            self.row_condition = conditions.row_condition(schema, self.bound)
             asked = extract_field_ids(self.bound)
             have = {field.field_id for field in wanted}
             # A nested field is asked for through its column; top-level fields are what files are read by.
             extra = [f for f in schema.fields if f.field_id not in have and asked & _ids_within(f)]
             self.read_fields = (*wanted, *extra)
-        self._global_from = _first(plan.data, f"{GLOBAL_EQUALITY}_from")
+        everywhere = plan.by_kind[GLOBAL_EQUALITY].slice(_least(plan.data, f"{GLOBAL_EQUALITY}_from"))
+        self.global_portions = self.equality.portions(everywhere)
 
     def row_group_condition(self, file: OpenFile) -> pc.Expression | None:
-        return None if self.bound is None else row_group_condition(file, self.bound)
+        return None if self.bound is None else conditions.row_group_condition(file, self.bound)
 
     def equality_portions(self, group: pl.DataFrame) -> list[DeletePortion]:
         """The equality deletes of a partition's data files, as one superset for all of them: an index knows which key
         died when, so files of different age can share it."""
-        here = self.plan.by_kind[EQUALITY]
-        start, end = _first(group, f"{EQUALITY}_from"), group[f"{EQUALITY}_to"].max() or 0
-        everywhere = self.plan.by_kind[GLOBAL_EQUALITY]
-        files = pl.concat([here.slice(start, max(int(end) - start, 0)), everywhere.slice(self._global_from)])  # type: ignore[arg-type]
-        return self.equality.portions(files) if files.height else []
+        start, end = _least(group, f"{EQUALITY}_from"), _most(group, f"{EQUALITY}_to")
+        return self.equality.portions(self.plan.by_kind[EQUALITY].slice(start, max(end - start, 0))) + self.global_portions
 
 
 class _ScanFile:
@@ -190,15 +194,25 @@ class _ScanFile:
         self._sequence: int = row["data_sequence_number"]
         has_equality = any(row[f"{kind}_to"] > row[f"{kind}_from"] for kind in (EQUALITY, GLOBAL_EQUALITY))
         self._portions = portions if has_equality else []
+        self._buried = BitMap64()
         self._constants = reading.partitions.constants(row["spec_id"], row["partition"])
+
+    def bury(self, portion: DeletePortion) -> None:
+        """Note the rows that one portion of equality deletes hits, by a reading of the key columns alone."""
+        if not any(other is portion for other in self._portions):
+            return
+        index = self._reading.equality.index(portion)
+        for piece in self._pieces(portion.keys.top_level_ids):
+            dead = index.dead(portion.keys.frame(piece, self._constants), self._sequence)
+            self._buried.update(np.flatnonzero(dead) + piece.position)
+        self._portions = [other for other in self._portions if other is not portion]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         output = [field.name for field in self._reading.wanted]
         for piece, alive in self._living(self._reading.read_fields):
-            batch = piece.batch if alive is None else piece.batch.filter(pa.array(alive))
-            if not batch.num_rows:
-                continue
-            rows = self._project(piece, batch, alive)
+            rows = self._project(piece)
+            if alive is not None:
+                rows = rows.filter(pa.array(alive))
             if self._reading.row_condition is not None:
                 rows = rows.filter(self._reading.row_condition).select(output)
             if rows.num_rows:
@@ -208,7 +222,7 @@ class _ScanFile:
         if self._reading.row_condition is not None:
             return sum(batch.num_rows for batch in self.batches())
         row, deletes = self._row, self._reading.plan.of(self._row["row"])
-        if not self._portions and not deletes.positions.height:
+        if not self._portions and not self._buried and not deletes.positions.height:
             vector_rows = deletes.vector["record_count"] if deletes.vector else 0
             return int(row["record_count"]) - int(vector_rows)
         living = self._living(())
@@ -219,58 +233,51 @@ class _ScanFile:
         row, reading = self._row, self._reading
         refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
         dead = reading.positions.of(row["file_path"], reading.plan.of(row["row"]))
-        portions = self._portions
-        if not reading.equality.fit_together(portions):
-            dead = np.unique(np.concatenate([dead, *(self._dead_by(portion) for portion in portions)]))
-            portions = []
-        keys = {field.field_id for portion in portions for field in portion.keys.top_level}
-        for piece in self._pieces({field.field_id for field in fields} | keys, prune=True):
+        if self._buried:
+            dead = np.union1d(dead, np.frombuffer(self._buried.to_array(), dtype=np.int64))
+        keys = {field_id for portion in self._portions for field_id in portion.keys.top_level_ids}
+        for piece in self._pieces({field.field_id for field in fields} | keys):
             alive = _alive(dead, piece)
-            for portion in portions:
+            for portion in self._portions:
                 index = reading.equality.index(portion)
                 hit = index.dead(portion.keys.frame(piece, self._constants), self._sequence)
                 if hit.any():
                     alive = ~hit if alive is None else alive & ~hit
             yield piece, alive
 
-    def _dead_by(self, portion: DeletePortion) -> Positions:
-        """Positions that one portion of equality deletes hits, by a reading of the key columns alone."""
-        index = self._reading.equality.index(portion)
-        found = [
-            np.flatnonzero(index.dead(portion.keys.frame(piece, self._constants), self._sequence)) + piece.position
-            for piece in self._pieces({field.field_id for field in portion.keys.top_level}, prune=True)
-        ]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
-
-    def _pieces(self, field_ids: set[int], *, prune: bool) -> Iterator[Piece]:
+    def _pieces(self, field_ids: set[int]) -> Iterator[Piece]:
         row, reading = self._row, self._reading
-        make_filter = reading.row_group_condition if prune else (lambda _: None)
-        return read_pieces(reading.io, row["file_path"], row["file_format"], reading.mapping, field_ids, make_filter)
+        return read_pieces(
+            reading.io,
+            row["file_path"],
+            row["file_format"],
+            reading.mapping,
+            field_ids,
+            reading.row_group_condition,
+            reading.pace,
+        )
 
-    def _project(self, piece: Piece, batch: pa.RecordBatch, alive: Any) -> pa.RecordBatch:
+    def _project(self, piece: Piece) -> pa.RecordBatch:
+        # Before rows are taken out: Arrow cannot filter every type that a file may hold.
         fields = self._reading.read_fields
-        rows = Projection.of(batch.schema, piece.file.names, fields, self._constants).apply(batch)
-        if not any(field.name in METADATA_COLUMNS for field in fields):
-            return rows
-        within = np.arange(piece.batch.num_rows) if alive is None else np.flatnonzero(alive)
-        return self._with_metadata(rows, within + piece.position)
-
-    def _with_metadata(self, rows: pa.RecordBatch, positions: Positions) -> pa.RecordBatch:
-        first_row_id = self._row["first_row_id"]
-        number = rows.num_rows
-        computed = {
-            ROW_ID.name: pa.nulls(number, pa.int64()) if first_row_id is None else pa.array(positions + first_row_id),
-            LAST_UPDATED.name: pa.nulls(number, pa.int64())
-            if first_row_id is None
-            else pa.repeat(pa.scalar(self._sequence, pa.int64()), number),
-            FILE.name: pa.repeat(pa.scalar(self._row["file_path"]), number),
-            POSITION.name: pa.array(positions),
-        }
-        for index, name in enumerate(rows.schema.names):
-            if name in computed:
-                # A rewritten file carries the lineage of its rows; only what it leaves null is computed.
-                rows = rows.set_column(index, rows.schema.field(index), pc.coalesce(rows.column(index), computed[name]))
+        rows = Projection.of(piece.batch.schema, piece.file.names, fields, self._constants).apply(piece.batch)
+        asked = {index: field.field_id for index, field in enumerate(fields) if field.field_id in METADATA_IDS}
+        for index, field_id in asked.items():
+            # A rewritten file carries the lineage of its rows; only what it leaves null is computed.
+            values = pc.coalesce(rows.column(index), self._metadata_values(field_id, piece))
+            rows = rows.set_column(index, rows.schema.field(index), values)
         return rows
+
+    def _metadata_values(self, field_id: int, piece: Piece) -> pa.Array | pa.Scalar:
+        first_row_id = self._row["first_row_id"]
+        positions = piece.position + np.arange(piece.batch.num_rows, dtype=np.int64)
+        if field_id == FILE.field_id:
+            return pa.scalar(self._row["file_path"])
+        if field_id == POSITION.field_id:
+            return pa.array(positions)
+        if first_row_id is None:
+            return pa.scalar(None, pa.int64())
+        return pa.array(positions + first_row_id) if field_id == ROW_ID.field_id else pa.scalar(self._sequence, pa.int64())
 
 
 def _alive(dead: Positions, piece: Piece) -> Any:
@@ -282,9 +289,12 @@ def _alive(dead: Positions, piece: Piece) -> Any:
     return alive
 
 
-def _first(frame: pl.DataFrame, column: str) -> int:
-    least = frame[column].min()
-    return 0 if least is None else int(least)  # type: ignore[arg-type]
+def _least(frame: pl.DataFrame, column: str) -> int:
+    return int(frame.select(pl.col(column).min().fill_null(0)).item())
+
+
+def _most(frame: pl.DataFrame, column: str) -> int:
+    return int(frame.select(pl.col(column).max().fill_null(0)).item())
 
 
 def _ids_within(field: NestedField) -> set[int]:
@@ -294,7 +304,7 @@ def _ids_within(field: NestedField) -> set[int]:
 def _wanted_fields(schema: Schema, columns: Sequence[str] | None) -> tuple[NestedField, ...]:
     if columns is None:
         return tuple(schema.fields)
-    by_name = {field.name: field for field in schema.fields} | METADATA_COLUMNS
+    by_name = METADATA_COLUMNS | {field.name: field for field in schema.fields}
     unknown = [name for name in columns if name not in by_name]
     if unknown or not columns:
         raise UsageError(
@@ -302,18 +312,3 @@ def _wanted_fields(schema: Schema, columns: Sequence[str] | None) -> tuple[Neste
             hint=f"There are: {', '.join(by_name)}.",
         )
     return tuple(by_name[name] for name in dict.fromkeys(columns))
-
-
-def _condition(schema: Schema, where: str | BooleanExpression | None) -> BooleanExpression:
-    if where is None:
-        return AlwaysTrue()
-    try:
-        condition = parse(where) if isinstance(where, str) else where
-        bind(schema, condition, case_sensitive=True)
-    except Exception as cause:  # PyIceberg's parser and binder raise half a dozen unrelated types
-        raise UsageError(
-            f"condition is not understood: {where} ({str(cause).splitlines()[0]})",
-            hint="Write it like: id >= 10 and (name = 'a' or name is null). Instants look like '2024-01-31T12:00:00'. "
-            f"Columns: {', '.join(field.name for field in schema.fields)}.",
-        ) from cause
-    return condition

@@ -23,9 +23,7 @@ def opened(io: FileIO, path: str) -> Iterator[InputStream]:
             file=path,
         ) from cause
     except PermissionError as cause:
-        raise Unavailable(
-            f"no permission to read {path}", hint="Check the catalog's credentials.", file=path
-        ) from cause
+        raise Unavailable(f"no permission to read {path}", hint="Check the catalog's credentials.", file=path) from cause
     except OSError as cause:
         raise Unavailable(f"cannot open {path}: {cause}", hint="Check the storage and try again.", file=path) from cause
     with stream:
@@ -34,12 +32,17 @@ def opened(io: FileIO, path: str) -> Iterator[InputStream]:
 
 def read_bytes(io: FileIO, path: str) -> bytes:
     """The whole content of a (metadata-sized) file."""
-    with opened(io, path) as stream:
-        return bytes(stream.read())
+    return read_range(io, path, 0, None)
 
 
-def read_range(io: FileIO, path: str, offset: int, length: int) -> bytes:
-    """`length` bytes at `offset`; fewer when the file ends before."""
+def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
+    """`length` bytes at `offset`; fewer when the file ends before, all that follow when it is None."""
     with opened(io, path) as stream:
-        stream.seek(offset)
-        return bytes(stream.read(length))
+        try:
+            if offset:
+                stream.seek(offset)
+            return bytes(stream.read() if length is None else stream.read(length))
+        except OSError as cause:
+            raise Unavailable(
+                f"reading {path} failed: {cause}", hint="Check the storage and try again.", file=path
+            ) from cause

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.io import FileIO
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.storage import read_range
@@ -21,7 +21,7 @@ def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int)
     """The deleted row positions, ascending. Length, magic, checksum and cardinality must all agree."""
     try:
         return decode_vector(read_range(io, path, offset, size), size, cardinality)
-    except (ValueError, struct.error) as cause:
+    except (IndexError, ValueError, struct.error) as cause:
         raise Damaged(
             f"deletion vector at byte {offset} of {path} is corrupt: {cause}",
             hint="Restore the file from a backup, or roll back to the snapshot before the commit that added it. "
@@ -47,20 +47,8 @@ def decode_vector(blob: bytes, size: int, cardinality: int) -> Positions:
     if zlib.crc32(body) != checksum:
         msg = "checksum differs"
         raise ValueError(msg)
-    positions = _decode_bitmaps(body[4:])
+    positions: Positions = np.frombuffer(BitMap64.deserialize(body[4:]).to_array(), dtype=np.int64)
     if len(positions) != cardinality:
         msg = f"{len(positions)} positions found, {cardinality} announced"
         raise ValueError(msg)
     return positions
-
-
-def _decode_bitmaps(data: bytes) -> Positions:
-    """64-bit Roaring in its portable form: per upper half a 32-bit bitmap, ascending."""
-    (count,) = struct.unpack_from("<Q", data)
-    at, parts = 8, []
-    for _ in range(count):
-        (upper,) = struct.unpack_from("<I", data, at)
-        bitmap = BitMap.deserialize(data[at + 4 :])
-        at += 4 + len(bitmap.serialize())
-        parts.append(np.frombuffer(bitmap.to_array(), dtype=np.uint32).astype(np.int64) + (upper << 32))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -18,7 +18,6 @@ from pyarctic.config import TableName, parse_table_name
 from pyarctic.errors import NotFound, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
-    FILE_SCHEMA,
     FileList,
     PartitionDecoder,
     Scan,
@@ -48,11 +47,7 @@ def list_tables(pattern: str | None = None) -> list[str]:
     names = []
     for catalog_name in catalog_names():
         # The pattern's first part may rule a catalog out before it is asked.
-        if (
-            pattern
-            and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0])
-            and "*" not in pattern.split(".")[0]
-        ):
+        if pattern and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0]) and "*" not in pattern.split(".")[0]:
             continue
         catalog = open_catalog(catalog_name)
         with reaching(catalog_name):
@@ -136,9 +131,7 @@ class Table:
         "deletion-vector"."""
         if content is not None and content not in CONTENT_KINDS:
             raise UsageError(f"unknown kind of content: {content}", hint=f"One of: {', '.join(CONTENT_KINDS)}.")
-        with about(table=self.name):
-            snapshot, _ = self._at(snapshot_id, ref, None)
-            frame = self._file_list(snapshot).frame().with_columns(content=CONTENT_KIND)
+        frame = self._listed(snapshot_id, ref)
         if content is not None:
             frame = frame.filter(pl.col("content") == content)
         return self._with_partition_paths(frame)
@@ -150,13 +143,8 @@ class Table:
         def count(kind: str) -> pl.Expr:
             return (pl.col("content") == kind).sum().cast(pl.Int64)
 
-        size = (
-            pl.when(pl.col("content_size_bytes").is_null())
-            .then(pl.col("file_size_bytes"))
-            .otherwise(pl.col("content_size_bytes"))
-        )
-        return (
-            self.files(snapshot_id, ref)
+        grouped = (
+            self._listed(snapshot_id, ref)
             .group_by("partition", "spec_id")
             .agg(
                 data_files=count("data"),
@@ -165,12 +153,12 @@ class Table:
                 position_delete_files=count("position-deletes"),
                 equality_delete_files=count("equality-deletes"),
                 deletion_vectors=count("deletion-vector"),
-                delete_bytes=size.filter(~is_data).sum(),
+                delete_bytes=pl.coalesce("content_size_bytes", "file_size_bytes").filter(~is_data).sum(),
                 smallest_file_bytes=pl.col("file_size_bytes").filter(is_data).min(),
                 largest_file_bytes=pl.col("file_size_bytes").filter(is_data).max(),
             )
-            .sort("spec_id", "partition")
         )
+        return self._with_partition_paths(grouped).sort("spec_id", "partition")
 
     def snapshots(self) -> pl.DataFrame:
         """The snapshots there are, oldest first, with the branches and tags that point at them."""
@@ -256,10 +244,16 @@ class Table:
             self._files = known.at(self._loaded.io, snapshot)
         return self._files
 
+    def _listed(self, snapshot_id: int | None, ref: str | None) -> pl.DataFrame:
+        with about(table=self.name):
+            snapshot, _ = self._at(snapshot_id, ref, None)
+            return self._file_list(snapshot).frame().with_columns(content=CONTENT_KIND)
+
     def _with_partition_paths(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Partition keys replaced by what people write; only after grouping, because null and 'null' look alike."""
         decoder = PartitionDecoder(self._loaded.metadata)
         keys = frame.select("spec_id", "partition").unique()
         paths = [decoder.path(spec_id, key) for spec_id, key in keys.iter_rows()]
         named = keys.with_columns(pl.Series("path", paths, dtype=pl.String))
         joined = frame.join(named, on=["spec_id", "partition"], how="left", maintain_order="left")
-        return joined.with_columns(partition=pl.col("path")).select(FILE_SCHEMA.names())
+        return joined.with_columns(partition=pl.col("path")).select(frame.columns)
