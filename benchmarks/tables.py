@@ -77,9 +77,7 @@ def many_files(files: int) -> Path:
                 )
             )
         table.commit()
-        table.commit(
-            table.file(content=DATA, path=f"{folder.as_uri()}/one-more.parquet", records=1, size=1, partition=(1,))
-        )
+        table.commit(table.file(content=DATA, path=f"{folder.as_uri()}/one-more.parquet", records=1, size=1, partition=(1,)))
 
     return prepared(f"files-{files}", make)
 
@@ -136,9 +134,7 @@ def deleted_rows(rows: int) -> Path:
                 pa.array(ids * 1_000_000).cast(pa.timestamp("us")),
             ]
             path = table.path(".parquet")
-            pq.write_table(
-                pa.table(columns_, schema=table.arrow_schema()), path, compression="zstd", row_group_size=1 << 18
-            )
+            pq.write_table(pa.table(columns_, schema=table.arrow_schema()), path, compression="zstd", row_group_size=1 << 18)
             data.append(table.file(content=DATA, path=path.as_uri(), records=each, size=path.stat().st_size))
             dead += [(path.as_uri(), int(at)) for at in np.sort(rng.choice(each, each // 20, replace=False))]
         table.commit(*data)

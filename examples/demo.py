@@ -63,9 +63,7 @@ def main() -> int:
     seconds = time.perf_counter() - start
     figures = f"{rows.num_rows:,} rows from {files:,} files in {seconds:.1f} s"
     console.print(f"  PyArctic:  [green]{figures}, exactly what the stream meant[/]")
-    arctic(
-        "table", "scan", TABLE, "--where", "region = 'emea' and amount > 950", "--columns", "id,amount", "--limit", "5"
-    )
+    arctic("table", "scan", TABLE, "--where", "region = 'emea' and amount > 950", "--columns", "id,amount", "--limit", "5")
 
     say("Looking back", "every snapshot can still be read")
     early = str(table.snapshots()["snapshot_id"][9])
@@ -93,9 +91,7 @@ def stream(catalog: SqlCatalog) -> dict[int, int]:
         batch = {rng.randrange(2_000): rng.randrange(1_000) for _ in range(CHANGES)}
         added = []
         for number, region in enumerate(REGIONS):
-            rows = [
-                {"id": key, "region": region, "amount": amount} for key, amount in batch.items() if key % 4 == number
-            ]
+            rows = [{"id": key, "region": region, "amount": amount} for key, amount in batch.items() if key % 4 == number]
             if rows:
                 added += [
                     table.equality_deletes([{"id": row["id"]} for row in rows], (region,)),

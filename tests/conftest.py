@@ -17,7 +17,8 @@ _ROOT = Path(__file__).parents[1]
 _OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_")
 
 # On a loaded machine single examples are slow without anything being wrong; pytest's timeout guards the whole test.
-hypothesis.settings.register_profile("pyarctic", deadline=None)
+# In CI the examples are the same every time: a run tells about the change, not about luck.
+hypothesis.settings.register_profile("pyarctic", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("pyarctic")
 
 

@@ -24,8 +24,7 @@ def coordinates() -> tuple[str, ...]:
     """What the pom asks for, as `group:artifact:version`."""
     found = ElementTree.parse(POM).iterfind("m:dependencies/m:dependency", _NAMESPACE)
     return tuple(
-        ":".join(one.findtext(f"m:{part}", "", _NAMESPACE) for part in ("groupId", "artifactId", "version"))
-        for one in found
+        ":".join(one.findtext(f"m:{part}", "", _NAMESPACE) for part in ("groupId", "artifactId", "version")) for one in found
     )
 
 

@@ -43,9 +43,7 @@ class Oracle:
         """Run one statement in Spark; unqualified names are looked up in this catalog."""
         return self.spark.sql(text)
 
-    def rows(
-        self, table: str, columns: str = "*", *, snapshot_id: int | None = None, ref: str | None = None
-    ) -> pa.Table:
+    def rows(self, table: str, columns: str = "*", *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:
         """Read with Iceberg Java: the current state, a snapshot, or a branch or tag. `columns` is the select list."""
         if snapshot_id is not None and ref is not None:
             raise ValueError("give a snapshot id or a ref, not both")

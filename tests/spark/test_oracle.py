@@ -51,9 +51,7 @@ def test_java_reads_what_pyiceberg_writes(oracle: Oracle, namespace: str) -> Non
 
 
 def test_pyiceberg_reads_what_java_writes(oracle: Oracle, namespace: str) -> None:
-    oracle.sql(
-        f"create table {namespace}.t (id bigint, region string, value string) using iceberg partitioned by (region)"
-    )
+    oracle.sql(f"create table {namespace}.t (id bigint, region string, value string) using iceberg partitioned by (region)")
     oracle.sql(f"insert into {namespace}.t values (1, 'eu', 'v1'), (2, 'us', 'v2')")
     append(oracle, f"{namespace}.t", [{"id": 3, "region": "us"}])
     rows = oracle.catalog.load_table(f"{namespace}.t").scan().to_arrow().sort_by("id")

@@ -11,9 +11,7 @@ from tests.oracle.session import Oracle
 
 pytestmark = pytest.mark.jvm
 
-MERGE_ON_READ = (
-    "'write.delete.mode'='merge-on-read','write.update.mode'='merge-on-read','write.merge.mode'='merge-on-read'"
-)
+MERGE_ON_READ = "'write.delete.mode'='merge-on-read','write.update.mode'='merge-on-read','write.merge.mode'='merge-on-read'"
 VERSIONS = pytest.mark.parametrize("version", [2, 3])
 
 
@@ -91,9 +89,7 @@ def test_partition_evolution(oracle: Oracle, table: str, version: int) -> None:
 
 @VERSIONS
 def test_schema_evolution(oracle: Oracle, table: str, version: int) -> None:
-    create(
-        oracle, table, "id int, old string, gone int, f float, d decimal(5, 2), n struct<a: int, b: string>", version
-    )
+    create(oracle, table, "id int, old string, gone int, f float, d decimal(5, 2), n struct<a: int, b: string>", version)
     fill(oracle, table, 0, 30, "int(id)", "concat('o', id)", "int(id)", "float(id)", "cast(id as decimal(5,2))",
          "named_struct('a', int(id), 'b', if(id % 2 = 0, null, 'x'))")  # fmt: skip
     oracle.sql(f"delete from {table} where id = 3")
@@ -245,9 +241,7 @@ def test_row_lineage(oracle: Oracle, table: str) -> None:
 def test_many_row_groups(oracle: Oracle, table: str) -> None:
     """Row groups are skipped by a condition; positions of the deleted rows must not shift with them."""
     checks = ("row-group-check-min-record-count", "row-group-check-max-record-count", "page-row-limit")
-    small = ",".join(
-        ["'write.parquet.row-group-size-bytes'='2000'", *(f"'write.parquet.{name}'='50'" for name in checks)]
-    )
+    small = ",".join(["'write.parquet.row-group-size-bytes'='2000'", *(f"'write.parquet.{name}'='50'" for name in checks)])
     create(oracle, table, "id bigint, s string", 2, more=small)
     oracle.sql(f"insert into {table} select id, repeat(sha2(string(id), 256), 2) from range(0, 3000, 1, 1)")
     oracle.sql(f"delete from {table} where id % 97 = 5")

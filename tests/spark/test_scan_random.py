@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 
 from tests.oracle.compare import arctic_table
 from tests.oracle.session import Oracle
@@ -36,20 +36,25 @@ def assert_all_same(java: pa.Table, ours: pa.Table, model: list[dict[str, Any]])
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
-@settings(max_examples=HISTORIES, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=HISTORIES,
+    derandomize="HISTORIES" not in os.environ,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking through Spark would take longer than reading
+    suppress_health_check=[HealthCheck.too_slow],
+)
 def test_java_model_and_pyarctic_agree(
     version: int, oracle: Oracle, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     oracle.catalog.create_namespace_if_not_exists("random")
     name = f"random.t{next(_numbers)}"
     folder = tmp_path_factory.mktemp("random") / "t"
-    # Java 1.12 compares int with long after a promotion and lets deleted rows come back (see test_scan.py).
-    history = History(data.draw, oracle.catalog, name, folder, version=version, promotions=False)
+    history = History(data.draw, oracle.catalog, name, folder, version=version)
     for _ in range(data.draw(st.integers(3, 7))):
         note(history.step())
     opened = arctic_table(oracle, name)
     assert_all_same(oracle.rows(name), opened.scan().to_arrow(), history.rows())
-    where, holds = data.draw(conditions(history.table.fields))
+    # Java 1.12 fails with a NullPointerException on LIKE over a null partition value.
+    where, holds = data.draw(conditions(history.table.fields, prefixes=False))
     note(where)
     java = oracle.sql(f"select * from {oracle.name}.{name} where {where}").toArrow()
     assert_all_same(java, opened.scan(where=where).to_arrow(), [row for row in history.rows() if holds(row)])

@@ -354,13 +354,13 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def conditions(fields: Sequence[dict[str, Any]]) -> st.SearchStrategy[Condition]:
-    """Random conditions on the columns of a schema."""
-    leaves = st.sampled_from(list(fields)).flatmap(_leaf)
+def conditions(fields: Sequence[dict[str, Any]], *, prefixes: bool = True) -> st.SearchStrategy[Condition]:
+    """Random conditions on the columns of a schema; `prefixes`: also LIKE."""
+    leaves = st.sampled_from(list(fields)).flatmap(lambda column: _leaf(column, prefixes))
     return st.one_of(leaves, _compound(leaves), _compound(_compound(leaves)))
 
 
-def _leaf(column: dict[str, Any]) -> st.SearchStrategy[Condition]:
+def _leaf(column: dict[str, Any], prefixes: bool) -> st.SearchStrategy[Condition]:
     name = column["name"]
     literal = st.sampled_from(["a", "ab", "abc", "b", "zé", "ac"]) if column["type"] == "string" else st.integers(-2, 5)
     options = [
@@ -369,7 +369,7 @@ def _leaf(column: dict[str, Any]) -> st.SearchStrategy[Condition]:
         st.builds(lambda op, value: _comparison(name, op, value), st.sampled_from(sorted(_COMPARE)), literal),
         st.builds(lambda values, no: _membership(name, values, no), st.sets(literal, min_size=1, max_size=3), st.booleans()),
     ]
-    if column["type"] == "string":
+    if prefixes and column["type"] == "string":
         options.append(
             st.builds(lambda prefix, no: _prefix(name, prefix, no), st.sampled_from(["a", "ab", "z"]), st.booleans())
         )

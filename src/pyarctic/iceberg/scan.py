@@ -29,7 +29,7 @@ from pyroaring import BitMap64
 from pyarctic.errors import UsageError, about
 from pyarctic.iceberg import conditions
 from pyarctic.iceberg.datafiles import OpenFile, Pace, Piece, read_pieces
-from pyarctic.iceberg.deletefiles import DeletePortion, EqualityDeletes, PositionDeletes, refuse_encrypted
+from pyarctic.iceberg.deletefiles import DeletePortion, EqualityDeletes, Mask, PositionDeletes, refuse_encrypted
 from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches, match_deletes
 from pyarctic.iceberg.filelist import IS_DATA, FileList
 from pyarctic.iceberg.partitions import PartitionDecoder
@@ -73,7 +73,7 @@ def scan(
 
 
 class Scan:
-    """A prepared scan; nothing is read before the rows are asked for, and every call reads anew."""
+    """A prepared scan; no row is read before it is asked for, and every call reads anew."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _ScanFile:
         for piece, alive in self._living(self._reading.read_fields):
             rows = self._project(piece)
             if alive is not None:
-                rows = rows.filter(pa.array(alive))
+                rows = _kept(rows, alive)
             if self._reading.row_condition is not None:
                 rows = rows.filter(self._reading.row_condition).select(output)
             if rows.num_rows:
@@ -228,7 +228,7 @@ class _ScanFile:
         living = self._living(())
         return sum(piece.batch.num_rows if alive is None else int(alive.sum()) for piece, alive in living)
 
-    def _living(self, fields: Sequence[NestedField]) -> Iterator[tuple[Piece, Any]]:
+    def _living(self, fields: Sequence[NestedField]) -> Iterator[tuple[Piece, Mask | None]]:
         """Pieces with the given columns and the mask of rows that no delete hits (None: all live)."""
         row, reading = self._row, self._reading
         refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
@@ -280,13 +280,20 @@ class _ScanFile:
         return pa.array(positions + first_row_id) if field_id == ROW_ID.field_id else pa.scalar(self._sequence, pa.int64())
 
 
-def _alive(dead: Positions, piece: Piece) -> Any:
+def _alive(dead: Positions, piece: Piece) -> Mask | None:
     first, last = np.searchsorted(dead, (piece.position, piece.position + piece.batch.num_rows))
     if first == last:
         return None
     alive = np.ones(piece.batch.num_rows, dtype=bool)
     alive[dead[first:last] - piece.position] = False
     return alive
+
+
+def _kept(rows: pa.RecordBatch, alive: Mask) -> pa.RecordBatch:
+    """The living rows. Of columns of fixed width Arrow takes rows by index twice as fast as by mask, of others slower."""
+    mask, indices = pa.array(alive), pa.array(np.flatnonzero(alive))
+    kept = [column.take(indices) if pa.types.is_primitive(column.type) else column.filter(mask) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(kept, schema=rows.schema)
 
 
 def _least(frame: pl.DataFrame, column: str) -> int:

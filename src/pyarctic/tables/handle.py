@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -46,8 +47,7 @@ def list_tables(pattern: str | None = None) -> list[str]:
     """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
     names = []
     for catalog_name in catalog_names():
-        # The pattern's first part may rule a catalog out before it is asked.
-        if pattern and not fnmatch.fnmatchcase(catalog_name, pattern.split(".")[0]) and "*" not in pattern.split(".")[0]:
+        if pattern and not _may_hold(catalog_name, pattern):
             continue
         catalog = open_catalog(catalog_name)
         with reaching(catalog_name):
@@ -57,6 +57,12 @@ def list_tables(pattern: str | None = None) -> list[str]:
                 names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
                 pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
     return sorted({name for name in names if pattern is None or fnmatch.fnmatchcase(name, pattern)})
+
+
+def _may_hold(catalog: str, pattern: str) -> bool:
+    """Rules catalogs out before they are asked: one that is down must not spoil the listing of another."""
+    fixed = re.split(r"[*?\[]", pattern)[0]
+    return fixed.startswith(f"{catalog}.") or f"{catalog}.".startswith(fixed)
 
 
 class Table:

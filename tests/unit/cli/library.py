@@ -115,9 +115,7 @@ class Table:
 
     def partitions(self, **asked: Any) -> pl.DataFrame:
         self.asked = asked
-        return pl.DataFrame(
-            {"partition": ["day=2026-01-31"], "spec_id": [0], "data_files": [3], "data_bytes": [3 << 20]}
-        )
+        return pl.DataFrame({"partition": ["day=2026-01-31"], "spec_id": [0], "data_files": [3], "data_bytes": [3 << 20]})
 
     def snapshots(self) -> pl.DataFrame:
         return pl.DataFrame(

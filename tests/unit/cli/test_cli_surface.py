@@ -135,9 +135,7 @@ def test_json_is_recognised_before_parsing(words: str, wanted: bool) -> None:
     assert wants_json(words.split()) is wanted
 
 
-def test_narrow_terminals_drop_columns_and_say_so(
-    arctic: Arctic, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_narrow_terminals_drop_columns_and_say_so(arctic: Arctic, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     ran = arctic("table", "files", NAME)
     assert max(len(line) for line in ran.out.splitlines()) <= 50
