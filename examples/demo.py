@@ -86,6 +86,7 @@ def stream(catalog: SqlCatalog) -> dict[int, int]:
     rng = random.Random(7)
     columns = [("id", "long"), ("region", "string"), ("amount", "long")]
     table = SpecTable(catalog, "shop.orders", FOLDER / "orders", columns, partition=[("region", "identity")])
+    table.metadata["last-updated-ms"] = int(time.time() * 1000) - COMMITS * 1000  # a commit a second, until now
     expected: dict[int, int] = {}
     for _ in track(range(COMMITS), description="  writing", console=console, transient=True):
         batch = {rng.randrange(2_000): rng.randrange(1_000) for _ in range(CHANGES)}
