@@ -77,6 +77,45 @@ def scan_dataset(folder: Path) -> Outcome:
     return measured(lambda: sum(batch.num_rows for batch in ds.dataset(paths).to_batches()), repeat=3)
 
 
+def write_ours(folder: Path) -> Outcome:
+    from pyarctic.iceberg.writing import DataFileWriter, FileNames, Target
+
+    loaded, rows = _loaded(folder), _rows(folder)
+
+    def run() -> int:
+        place = Target(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
+        with DataFileWriter(place) as writer:
+            for batch in rows.to_batches(max_chunksize=1 << 18):
+                writer.write(batch)
+        count = sum(file.record_count for file in writer.files)
+        writer.abort()
+        return count
+
+    return measured(run, repeat=3)
+
+
+def write_pyarrow(folder: Path) -> Outcome:
+    import pyarrow.parquet as pq
+
+    rows, path = _rows(folder), folder / "plain.parquet"
+
+    def run() -> int:
+        # With the settings that Iceberg's defaults ask for, so that both sides write the same pages.
+        pq.write_table(
+            rows, path, compression="zstd", row_group_size=1 << 20, data_page_size=1 << 20, dictionary_pagesize_limit=2 << 20
+        )
+        path.unlink()
+        return int(rows.num_rows)
+
+    return measured(run, repeat=3)
+
+
+def _rows(folder: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(min((folder / "table" / "data").glob("*.parquet")))
+
+
 def _loaded(folder: Path) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -95,7 +134,16 @@ def _peak_mb() -> float:
 
 WORK = {
     function.__name__: function
-    for function in (file_list_ours, file_list_pyiceberg, refresh_ours, match_ours, scan_ours, scan_dataset)
+    for function in (
+        file_list_ours,
+        file_list_pyiceberg,
+        refresh_ours,
+        match_ours,
+        scan_ours,
+        scan_dataset,
+        write_ours,
+        write_pyarrow,
+    )
 }
 
 if __name__ == "__main__":

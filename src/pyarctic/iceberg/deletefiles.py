@@ -96,8 +96,9 @@ class PositionDeletes:
 
 
 def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, Positions]:
-    """A position delete file: data file → ascending, distinct positions. The order in the file is not relied on."""
-    parts = []
+    """A position delete file: data file → ascending, distinct positions. Files are ordered by path and position, which
+    makes this cheap; one that is not is read just the same."""
+    found: dict[str, list[Positions]] = {}
     for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}):
         if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(piece.file.schema, piece.file.names).keys():
             raise Damaged(
@@ -105,13 +106,20 @@ def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, 
                 hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
                 file=path,
             )
-        projection = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {})
-        batch = projection.apply(piece.batch)
-        parts.append(pl.DataFrame(batch).with_columns(pl.col("file_path").cast(pl.Categorical)))
-    if not parts:
-        return {}
-    rows = pl.concat(parts).group_by("file_path").agg(pl.col("pos").unique().sort())
-    return {name: positions.to_numpy() for name, positions in zip(rows["file_path"].to_list(), rows["pos"], strict=True)}
+        batch = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {}).apply(piece.batch)
+        runs = pc.run_end_encode(batch["file_path"])
+        if len(runs.values) != len(runs.values.unique()):
+            batch = batch.sort_by("file_path")
+            runs = pc.run_end_encode(batch["file_path"])
+        ends = runs.run_ends.to_numpy()
+        for name, positions in zip(runs.values.to_pylist(), np.split(batch["pos"].to_numpy(), ends[:-1]), strict=True):
+            found.setdefault(name, []).append(positions)
+    return {name: _ascending(parts) for name, parts in found.items()}
+
+
+def _ascending(parts: list[Positions]) -> Positions:
+    positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return positions if bool((positions[1:] > positions[:-1]).all()) else np.unique(positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

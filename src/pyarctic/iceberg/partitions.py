@@ -87,11 +87,14 @@ class PartitionDecoder:
 
     def path(self, spec_id: int, key: str) -> str:
         """The partition as people write it: `day=2024-01-01/bucket=3`; empty when unpartitioned."""
+        return self.path_of(spec_id, self.values(spec_id, key))
+
+    def path_of(self, spec_id: int, values: tuple[Any, ...]) -> str:
+        """The same for a partition tuple."""
         parts = []
-        for field, value in zip(self._specs[spec_id].fields, self.values(spec_id, key), strict=True):
-            source = self._source_type(field)
-            text = _human(field, source, value)
-            parts.append(f"{quote(field.name, safe='')}={'null' if value is None else quote(text, safe=' :')}")
+        for field, value in zip(self._specs[spec_id].fields, values, strict=True):
+            text = "null" if value is None else quote(_human(field, self._source_type(field), value), safe=" :")
+            parts.append(f"{quote(field.name, safe='')}={text}")
         return "/".join(parts)
 
     def constants(self, spec_id: int, key: str) -> dict[int, Any]:
@@ -124,7 +127,7 @@ def _without(values: list[str | None], places: list[int]) -> list[str | None]:
 
 
 def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str:
-    if source is None or value is None:
+    if source is None:
         return str(value)
     if isinstance(value, bytes) and isinstance(source, UUIDType):
         return str(UUID(bytes=value))

@@ -1,0 +1,19 @@
+"""Files for a table: data files, delete files and deletion vectors, written and described, not committed.
+
+What is written here is invisible until a commit adds it; names are unique, so attempts never touch each other's files.
+"""
+
+from pyarctic.iceberg.writing.deletes import write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.writing.newfile import FileNames, Metrics, NewFile, Target
+from pyarctic.iceberg.writing.parquet import DataFileWriter
+
+__all__ = [
+    "DataFileWriter",
+    "FileNames",
+    "Metrics",
+    "NewFile",
+    "Target",
+    "write_equality_deletes",
+    "write_position_deletes",
+    "write_vectors",
+]

@@ -1,0 +1,171 @@
+"""Delete files: positions, keys, and deletion vectors in Puffin files."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.types import NestedField
+from pyroaring import BitMap64
+
+from pyarctic._version import __version__
+from pyarctic.errors import UsageError
+from pyarctic.iceberg.deletefiles import POSITION_ID
+from pyarctic.iceberg.manifests import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
+from pyarctic.iceberg.vectors import MAGIC, Positions
+from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
+from pyarctic.iceberg.writing.parquet import ParquetSettings, file_schema, parquet_metrics
+
+POSITION_COLUMN_ID = 2147483645
+"""Field id of the row position, which a vector is about."""
+_PUFFIN_MAGIC = b"PFA1"
+_POSITION_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+def write_position_deletes(target: Target, dead: Mapping[str, Positions]) -> NewFile:
+    """One position delete file of format v2: data file → dead positions, all in the target's partition."""
+    if target.metadata.format_version != 2:
+        raise UsageError(
+            f"position delete files belong to format version 2, the table has {target.metadata.format_version}",
+            hint="Write deletion vectors for version 3 and later; version 1 has no deletes.",
+        )
+    paths = sorted(path for path, positions in dead.items() if len(positions))
+    if not paths:
+        raise UsageError("no position to delete was given")
+    # Ordered by path and position, as the specification asks.
+    ordered = [np.unique(np.asarray(dead[path], dtype=np.int64)) for path in paths]
+    codes = np.repeat(np.arange(len(paths), dtype=np.int32), [len(positions) for positions in ordered])
+    file_path = pa.DictionaryArray.from_arrays(codes, pa.array(paths)).cast(pa.string())
+    table = pa.Table.from_arrays([file_path, pa.array(np.concatenate(ordered))], schema=_POSITION_SCHEMA)
+    path, size, metadata = _write_parquet(target, table)
+    # Whole paths, never cut: equal bounds tell readers that the file is about one data file.
+    bounds = {FILE_PATH_ID: paths[0].encode()}, {FILE_PATH_ID: paths[-1].encode()}
+    return NewFile(
+        content=POSITION_DELETES,
+        path=path,
+        file_format="PARQUET",
+        spec_id=target.spec_id,
+        partition=target.partition,
+        record_count=table.num_rows,
+        file_size_bytes=size,
+        metrics=Metrics(
+            column_sizes=_column_sizes(metadata),
+            value_counts=dict.fromkeys((FILE_PATH_ID, POSITION_ID), table.num_rows),
+            null_counts=dict.fromkeys((FILE_PATH_ID, POSITION_ID), 0),
+            lower_bounds=bounds[0],
+            upper_bounds=bounds[1],
+        ),
+        referenced_data_file=paths[0] if len(paths) == 1 else None,
+    )
+
+
+def write_equality_deletes(target: Target, keys: pa.Table, fields: Sequence[NestedField]) -> NewFile:
+    """One equality delete file: every row that equals a row of `keys` in all `fields` dies, if it is older."""
+    if target.metadata.format_version < 2:
+        raise UsageError("format version 1 has no deletes", hint="Upgrade the table to format version 2 or 3.")
+    if not keys.num_rows or not fields:
+        raise UsageError("no key to delete was given")
+    schema = file_schema(fields)
+    try:
+        table = keys.select(schema.names).cast(schema)
+    except (KeyError, pa.ArrowException) as cause:
+        raise UsageError(f"keys do not fit the key columns {schema.names}: {cause}") from cause
+    path, size, metadata = _write_parquet(target, table)
+    metrics, offsets = parquet_metrics(metadata, fields, target.metadata.properties, {})
+    return NewFile(
+        content=EQUALITY_DELETES,
+        path=path,
+        file_format="PARQUET",
+        spec_id=target.spec_id,
+        partition=target.partition,
+        record_count=table.num_rows,
+        file_size_bytes=size,
+        metrics=metrics,
+        split_offsets=offsets,
+        equality_ids=tuple(field.field_id for field in fields),
+    )
+
+
+def write_vectors(target: Target, dead: Mapping[str, Positions]) -> list[NewFile]:
+    """Deletion vectors of format v3 in one Puffin file: data file → dead positions, all in the target's partition."""
+    if target.metadata.format_version < 3:
+        raise UsageError(
+            f"deletion vectors need format version 3, the table has {target.metadata.format_version}",
+            hint="Write position delete files for version 2.",
+        )
+    if not dead or not all(len(positions) for positions in dead.values()):
+        raise UsageError("no position to delete was given, or none for one of the data files")
+    vectors = {path: BitMap64(dead[path]) for path in sorted(dead)}
+    blobs = {path: encode_vector(vector) for path, vector in vectors.items()}
+    offsets = dict(zip(blobs, accumulate((len(blob) for blob in blobs.values()), initial=len(_PUFFIN_MAGIC)), strict=False))
+    described = [
+        {
+            "type": "deletion-vector-v1",
+            "fields": [POSITION_COLUMN_ID],
+            "snapshot-id": -1,  # not known before the commit: the manifest entry tells
+            "sequence-number": -1,
+            "offset": offsets[path],
+            "length": len(blob),
+            "properties": {"referenced-data-file": path, "cardinality": str(len(vectors[path]))},
+        }
+        for path, blob in blobs.items()
+    ]
+    footer = json.dumps({"blobs": described, "properties": {"created-by": f"PyArctic {__version__}"}}).encode()
+    ending = [_PUFFIN_MAGIC, footer, struct.pack("<I", len(footer)), bytes(4), _PUFFIN_MAGIC]
+    data = b"".join([_PUFFIN_MAGIC, *blobs.values(), *ending])
+    location = target.new_path("-deletes.puffin")
+    with target.io.new_output(location).create() as stream:
+        stream.write(data)
+    return [
+        NewFile(
+            content=POSITION_DELETES,
+            path=location,
+            file_format="PUFFIN",
+            spec_id=target.spec_id,
+            partition=target.partition,
+            record_count=len(vectors[path]),
+            file_size_bytes=len(data),
+            referenced_data_file=path,
+            content_offset=offsets[path],
+            content_size_bytes=len(blob),
+        )
+        for path, blob in blobs.items()
+    ]
+
+
+def encode_vector(positions: BitMap64) -> bytes:
+    """A `deletion-vector-v1` blob: length, magic, 64-bit Roaring bitmap in its portable form, checksum."""
+    positions = positions.copy()
+    positions.run_optimize()
+    body = MAGIC + positions.serialize()
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _write_parquet(target: Target, table: pa.Table) -> tuple[str, int, pq.FileMetaData]:
+    path = target.new_path("-deletes.parquet")
+    collected: list[pq.FileMetaData] = []
+    settings = ParquetSettings.of(target.metadata.properties, "write.delete.parquet")
+    with target.io.new_output(path).create() as stream:
+        with settings.writer(stream, table.schema, collected) as writer:
+            writer.write_table(table)
+        size = stream.tell()
+    return path, size, collected[0]
+
+
+def _column_sizes(metadata: pq.FileMetaData) -> dict[int, int]:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    return {
+        field_id: sum(group.column(place).total_compressed_size for group in groups)
+        for place, field_id in enumerate((FILE_PATH_ID, POSITION_ID))
+    }

@@ -1,0 +1,109 @@
+"""A file that was written and is not part of a table yet, and the place it is written for."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionKey, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg.partitions import PartitionDecoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Column metrics by field id, bounds in Iceberg's single-value form."""
+
+    column_sizes: Mapping[int, int] = field(default_factory=dict)
+    value_counts: Mapping[int, int] = field(default_factory=dict)
+    null_counts: Mapping[int, int] = field(default_factory=dict)
+    nan_counts: Mapping[int, int] = field(default_factory=dict)
+    lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """What a manifest entry will say of the file."""
+
+    content: int
+    path: str
+    file_format: str
+    spec_id: int
+    partition: tuple[Any, ...]
+    record_count: int
+    file_size_bytes: int
+    metrics: Metrics = field(default_factory=Metrics)
+    split_offsets: tuple[int, ...] = ()
+    sort_order_id: int | None = None
+    equality_ids: tuple[int, ...] = ()
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size_bytes: int | None = None
+
+
+class FileNames:
+    """Names of one attempt's files. They carry a job id of their own, so that what a lost attempt left can be told apart."""
+
+    def __init__(self, task: int = 0, attempt: int = 0) -> None:
+        self.job_id = uuid.uuid4()
+        self._prefix = f"{task:05d}-{attempt}-{self.job_id}"
+        self._numbers = itertools.count(1)
+
+    def next(self, suffix: str) -> str:
+        return f"{self._prefix}-{next(self._numbers):05d}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where files go: a table as its metadata shows it, one of its partitions, and the names to use."""
+
+    metadata: TableMetadata
+    io: FileIO
+    spec_id: int
+    partition: tuple[Any, ...]
+    names: FileNames
+
+    def __post_init__(self) -> None:
+        if self.spec_id not in self.metadata.specs():
+            raise UsageError(
+                f"the table has no partition spec {self.spec_id}", hint=f"There are: {[*self.metadata.specs()]}."
+            )
+        if len(self.partition) != len(self.spec.fields):
+            raise UsageError(
+                f"{len(self.partition)} partition values given, spec {self.spec_id} has {len(self.spec.fields)} fields",
+                hint=f"The spec is: {self.spec}.",
+            )
+
+    @property
+    def spec(self) -> PartitionSpec:
+        return self.metadata.specs()[self.spec_id]
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+    def new_path(self, suffix: str) -> str:
+        """A path that no other file has, where the table's properties want it."""
+        provider = load_location_provider(self.metadata.location, self.metadata.properties)
+        return provider.new_data_location(self.names.next(suffix), _Known(self) if self.spec.fields else None)
+
+
+class _Known(PartitionKey):
+    """A partition key whose values are known. PyIceberg's own would apply the transforms to them once more."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(field_values=[], partition_spec=target.spec, schema=target.schema)
+        object.__setattr__(self, "_target", target)
+
+    def to_path(self) -> str:
+        target: Target = vars(self)["_target"]
+        return PartitionDecoder(target.metadata).path_of(target.spec_id, target.partition)
