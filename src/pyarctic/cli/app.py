@@ -40,9 +40,13 @@ def root(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version, as `arctic version` does.")] = False,
     _asked: HelpOption = False,
 ) -> None:
     session.debug, session.quiet = debug, quiet
+    if show_version:
+        typer.echo(__version__)
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -82,11 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.DONE
     except typer.TyperException as error:
-        return errors.tell(errors.usage_problem(error.format_message(), _help_hint(error)), as_json=as_json)
+        return errors.tell(errors.usage_problem(_message_of(error), _help_hint(error)), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return errors.tell(errors.problem_of(KeyboardInterrupt()), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - whatever it is, people get one line and an exit code
         return errors.tell(errors.problem_of(error), as_json=as_json, error=error if session.debug else None)
+
+
+def _message_of(error: typer.TyperException) -> str:
+    return error.format_message().replace(": Value error, ", ": ")  # pydantic's word for it, not ours
 
 
 def _help_hint(error: typer.TyperException) -> str | None:

@@ -15,7 +15,9 @@ group = new_group("Catalogs: list them and see whether they answer.\n\n\b\nExamp
 
 @group.command("ls")
 def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, wide: WideOption = False) -> None:
-    """List the catalogs that are configured, without asking them anything.
+    """List the catalogs that are configured.
+
+    They are not asked anything.
 
     \b
     Example:
@@ -47,7 +49,9 @@ def check(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Ask each catalog for its databases; exit code 1 when one does not answer.
+    """Ask each catalog for its databases.
+
+    The exit code is 1 when one does not answer.
 
     \b
     Example:

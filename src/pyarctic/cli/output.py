@@ -133,7 +133,7 @@ def _close(frame: Frame, rows: _Counted, *, for_people: bool, limited: bool) -> 
     shown = format_count(rows.seen)
     noun = frame.noun.removesuffix("s") if total == 1 else frame.noun
     if total is None:
-        text = f"the first {shown} {noun}"
+        text = f"the first {shown} {noun}" if rows.seen > 1 else f"the first {noun.removesuffix('s')}"
     elif total == rows.seen:
         text = f"{shown if total else 'no'} {noun}"
     else:

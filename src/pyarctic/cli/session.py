@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from pyarctic.errors import UsageError
+
 
 @dataclass(slots=True)
 class Session:
@@ -48,7 +50,9 @@ TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.dat
 
 
 def chosen(output_format: Format, as_json: bool) -> Format:
-    """The format after `--json` had its say."""
+    """The format after `--json` had its say; another format beside it is refused rather than dropped."""
+    if as_json and output_format not in (Format.TABLE, Format.JSON):
+        raise UsageError(f"--json and --format {output_format} cannot be combined", hint="name one format")
     return Format.JSON if as_json else output_format
 
 

@@ -109,7 +109,11 @@ def ls(
 
     with working("asking the catalogs"):
         names = list_tables(pattern)
-    remark = None if names or catalog_names() else "no catalog is configured, `arctic doctor` tells more"
+    remark = None
+    if not names and not catalog_names():
+        remark = "no catalog is configured, `arctic doctor` tells more"
+    elif not names and pattern is not None:
+        remark = f"none matches {pattern!r}, which has to fit the full name: 'demo.*', '*.orders'"
     columns = (Column("name", "Table", priority=0, identity=True),)
     frame = Frame(columns=columns, rows=[{"name": name} for name in names], noun="tables", remark=remark)
     # A name is short and leaving some off would mislead: all of them, for people too.

@@ -78,7 +78,7 @@ def read_pieces(
 ) -> Iterator[Piece]:
     """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
     read; positions count them nevertheless."""
-    with _damage_told(path):
+    with damage_told(path):
         match file_format:
             case "PARQUET":
                 yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace())
@@ -169,11 +169,14 @@ def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
 
 
 @contextmanager
-def _damage_told(path: str) -> Iterator[None]:
+def damage_told(path: str) -> Iterator[None]:
+    """Tell what goes wrong while a file's bytes are decoded in our own words."""
     try:
         yield
+    except (pa.ArrowMemoryError, pa.ArrowCancelled):
+        raise
     except (pa.ArrowException, OSError, EOFError) as cause:
-        text = next(iter(str(cause).splitlines()), type(cause).__name__)
+        text = next(iter(str(cause).replace(path, "it").splitlines()), type(cause).__name__)
         if "ncrypt" in text:
             raise Unsupported(
                 f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path

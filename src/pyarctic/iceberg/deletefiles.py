@@ -134,6 +134,12 @@ class KeyColumns:
     @classmethod
     def of(cls, ids: Sequence[int], schemas: Sequence[Schema], delete_file: str) -> KeyColumns:
         """Look the ids up in the newest schema that has them: a dropped column still counts."""
+        if not ids:
+            raise Damaged(
+                f"equality delete file without equality ids: {delete_file}",
+                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                file=delete_file,
+            )
         fields, ways = [], []
         for number, field_id in enumerate(sorted(ids)):
             way = next((way for schema in schemas if (way := _way_to(schema.fields, field_id))), None)
@@ -291,7 +297,7 @@ class EqualityDeletes:
         # A key costs its encoded size several times over while an index is built; a rough bound is enough.
         files = files.with_columns(weight=pl.col("file_size_bytes") * 4 + pl.col("record_count") * 48)
         for (ids,), group in files.group_by("equality_ids", maintain_order=True):
-            keys = KeyColumns.of(list(ids), self._schemas, group["file_path"][0])
+            keys = KeyColumns.of(list(ids or ()), self._schemas, group["file_path"][0])
             number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
             parts = group.with_columns(portion=number).partition_by("portion")
             portions += [DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]

@@ -13,6 +13,7 @@ The rules, with d = data sequence number of the data file and e = that of the de
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,9 +25,13 @@ import polars as pl
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES
+from pyarctic.iceberg.partitions import LOST
 
 Integers = npt.NDArray[np.int64]
 PARTITION_KEY = ["spec_id", "partition"]
+POSITION_SCOPE = ["spec_id", "position_scope"]
+"""The partition as far as it is known. Position deletes name their data file, so values that a rewritten manifest lost may
+be left out of the comparison."""
 
 FILE_SCOPED = "file"
 PARTITION_SCOPED = "partition"
@@ -79,6 +84,7 @@ class DeleteMatches:
 
 def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> DeleteMatches:
     """Match the data files of a file list with its deletes."""
+    files = _with_position_scope(files)
     data = files.filter(IS_DATA)
     deletes = files.filter(~IS_DATA)
     vectors = deletes.filter(IS_VECTOR)
@@ -91,7 +97,7 @@ def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> 
             ["referenced_data_file"],
             ["file_path"],
         ),
-        PARTITION_SCOPED: (positions.filter(pl.col("referenced_data_file").is_null()), PARTITION_KEY, PARTITION_KEY),
+        PARTITION_SCOPED: (positions.filter(pl.col("referenced_data_file").is_null()), POSITION_SCOPE, POSITION_SCOPE),
         EQUALITY: (equality.filter(~everywhere), PARTITION_KEY, PARTITION_KEY),
         GLOBAL_EQUALITY: (equality.filter(everywhere), [], []),
     }
@@ -109,6 +115,33 @@ def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> 
         by_kind[kind] = ordered
         ranges |= {f"{kind}_from": pl.Series(start), f"{kind}_to": pl.Series(end)}
     return DeleteMatches(data=data.with_columns(vector=vector_rows, **ranges), vectors=vectors, by_kind=by_kind)
+
+
+def _with_position_scope(files: pl.DataFrame) -> pl.DataFrame:
+    """Add `position_scope`: the partition key without the places at which any file of its spec has lost the value."""
+    keys = files.select(PARTITION_KEY).unique()
+    lost: dict[int, set[int]] = {}
+    for spec_id, key in keys.filter(pl.col("partition").str.contains("false", literal=True)).iter_rows():
+        places = {place for place, value in enumerate(json.loads(key)) if value is LOST}
+        if places:
+            lost.setdefault(spec_id, set()).update(places)
+    if not lost:
+        return files.with_columns(position_scope=pl.col("partition"))
+    in_question = files.filter((pl.col("content") == EQUALITY_DELETES) & pl.col("spec_id").is_in(list(lost)))
+    if in_question.height:
+        raise Damaged(
+            f"equality delete {in_question['file_path'][0]} cannot be matched: partition values were lost",
+            hint="The partition's column was dropped and a manifest rewritten since, so nobody can tell which data the "
+            "delete is about. Read or roll back to the snapshot before that.",
+            file=in_question["file_path"][0],
+        )
+    scopes = [_known_part(key, lost.get(spec_id, set())) for spec_id, key in keys.iter_rows()]
+    known = keys.with_columns(pl.Series("position_scope", scopes, dtype=pl.String))
+    return files.join(known, on=PARTITION_KEY, how="left", maintain_order="left")
+
+
+def _known_part(key: str, lost: set[int]) -> str:
+    return json.dumps([value for place, value in enumerate(json.loads(key)) if place not in lost]) if lost else key
 
 
 def _ranges(
@@ -180,15 +213,17 @@ def _refuse_foreign_partitions(data: pl.DataFrame, *named_deletes: pl.DataFrame)
         if deletes.is_empty():
             continue
         foreign = (
-            deletes.select("file_path", "referenced_data_file", *PARTITION_KEY)
+            deletes.select("file_path", "referenced_data_file", *POSITION_SCOPE)
             .join(
-                data.select("file_path", *PARTITION_KEY),
+                data.select("file_path", *POSITION_SCOPE),
                 left_on="referenced_data_file",
                 right_on="file_path",
                 how="inner",
                 suffix="_data",
             )
-            .filter((pl.col("spec_id") != pl.col("spec_id_data")) | (pl.col("partition") != pl.col("partition_data")))
+            .filter(
+                (pl.col("spec_id") != pl.col("spec_id_data")) | (pl.col("position_scope") != pl.col("position_scope_data"))
+            )
         )
         if foreign.height:
             row = foreign.row(0, named=True)

@@ -88,7 +88,8 @@ _FILE_COLUMNS: dict[str, PolarsType] = {
 }
 FILE_SCHEMA = pl.Schema(_FILE_COLUMNS)
 """Columns of a file list, one row per live file. `partition` is a JSON array of the partition values as text, in spec
-order: with `spec_id` it is the identity of the partition. `referenced_data_file` also holds what Java tells through
+order: with `spec_id` it is the identity of the partition. A value that was lost, because its column was dropped before the
+manifest was rewritten, is `false`: it may be anything. `referenced_data_file` also holds what Java tells through
 equal bounds."""
 
 
@@ -266,17 +267,22 @@ def _metric(name: str, field_id: int) -> pl.Expr:
 def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
     if not columns:
         return pl.lit("[]").alias("partition")
-    texts = []
+    texts: list[pl.Expr | None] = []
     for name in columns:
         value = pl.col(name)
-        if frame.schema[name] == pl.Binary:
+        if frame.schema[name] == pl.Null:  # the writer did not know the type any more
+            texts.append(None)
+        elif frame.schema[name] == pl.Binary:
             text = value.bin.encode("hex")
             texts.append(_shortest(text) if name.startswith("decimal") else text)
         else:
             # A promoted column has the narrow type in old manifests and must give the same text.
             texts.append((value.cast(pl.Float64) if frame.schema[name] == pl.Float32 else value).cast(pl.String))
     # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
-    quoted = [pl.when(text.is_null()).then(pl.lit("null")).otherwise(_json_text(text)) for text in texts]
+    quoted = [
+        pl.lit("false") if text is None else pl.when(text.is_null()).then(pl.lit("null")).otherwise(_json_text(text))
+        for text in texts
+    ]
     return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-import polars as pl
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -46,6 +45,9 @@ INTEGRAL = (
 )
 """Types whose values are stored as integers."""
 
+LOST = False
+"""In a partition key: the value is not known any more (see manifests.FILE_SCHEMA)."""
+
 _EXACT = Context(prec=38)  # the default context would round a large decimal to 28 digits
 
 
@@ -66,20 +68,6 @@ class PartitionDecoder:
             for spec_id, spec in self._specs.items()
             if all(isinstance(field.transform, VoidTransform) for field in spec.fields)
         ]
-
-    def comparable(self, files: pl.DataFrame) -> pl.DataFrame:
-        """`files` with partition keys that may be compared. Of a partition field whose column was dropped from the table
-        the value is lost when a manifest is rewritten; like Java we then do not count it on any side."""
-        current = self._schemas[0].field_ids
-        for spec_id, spec in self._specs.items():
-            lost = [place for place, field in enumerate(spec.fields) if field.source_id not in current]
-            if not lost:
-                continue
-            keys = files.filter(pl.col("spec_id") == spec_id)["partition"].unique().to_list()
-            blanked = {key: json.dumps(_without(json.loads(key), lost), separators=(",", ":")) for key in keys}
-            changed = pl.col("partition").replace(blanked)
-            files = files.with_columns(pl.when(pl.col("spec_id") == spec_id).then(changed).otherwise("partition"))
-        return files
 
     def values(self, spec_id: int, key: str) -> tuple[Any, ...]:
         """The partition tuple in Iceberg's internal representation (days, microseconds …)."""
@@ -122,10 +110,6 @@ class PartitionDecoder:
         return None if source is None else field.transform.result_type(source)
 
 
-def _without(values: list[str | None], places: list[int]) -> list[str | None]:
-    return [None if place in places else value for place, value in enumerate(values)]
-
-
 def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str:
     if source is None:
         return str(value)
@@ -134,8 +118,11 @@ def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str
     return str(field.transform.to_human_string(source, value))
 
 
-def _typed(text: str | None, type_: IcebergType | None) -> Any:
-    if text is None or type_ is None or isinstance(type_, StringType):
+def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:
+    if text is None or text is LOST:
+        return None
+    text = str(text)
+    if type_ is None or isinstance(type_, StringType):
         return text
     if isinstance(type_, INTEGRAL):
         return int(text)

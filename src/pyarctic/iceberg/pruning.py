@@ -164,14 +164,19 @@ def prune_partitions(files: pl.DataFrame, metadata: TableMetadata, schema: Schem
     return pl.concat(kept) if kept else files
 
 
-def prune_by_metrics(files: pl.DataFrame, file_list: FileList, io: FileIO, bound: BooleanExpression) -> pl.DataFrame:
+def prune_by_metrics(
+    files: pl.DataFrame, file_list: FileList, io: FileIO, schema: Schema, bound: BooleanExpression
+) -> pl.DataFrame:
     """Without the files whose column bounds or null counts rule the condition out. `bound` has no NOT."""
     field_ids: list[int] = []
+    columns = {field.field_id for field in schema.fields}
 
     def bounds(field: NestedField) -> Bounds:
         field_ids.append(field.field_id)
         lower, upper = (_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
         nulls, values = pl.col(f"nulls_{field.field_id}"), pl.col(f"values_{field.field_id}")
+        if field.field_id not in columns:  # below a null struct some writers count nothing
+            nulls = pl.lit(None, pl.Int64)
         return Bounds(lower=lower, upper=upper, nulls=nulls, values=values)
 
     may_match = visit(bound, _MayMatch(bounds))

@@ -28,7 +28,7 @@ from pyroaring import BitMap64
 
 from pyarctic.errors import UsageError, about
 from pyarctic.iceberg import conditions
-from pyarctic.iceberg.datafiles import OpenFile, Pace, Piece, read_pieces
+from pyarctic.iceberg.datafiles import OpenFile, Pace, Piece, damage_told, read_pieces
 from pyarctic.iceberg.deletefiles import DeletePortion, EqualityDeletes, Mask, PositionDeletes, refuse_encrypted
 from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches, match_deletes
 from pyarctic.iceberg.filelist import IS_DATA, FileList
@@ -120,11 +120,11 @@ class Scan:
         everything = files.frame()
         data = everything.filter(IS_DATA)
         if self._condition != conditions.ALL:
-            data = prune_partitions(data, table.metadata, self._table_schema, self._condition)
-            data = prune_by_metrics(data, files, table.io, conditions.bound(self._table_schema, self._condition))
-        decoder = PartitionDecoder(table.metadata)
-        files_and_deletes = decoder.comparable(pl.concat([data, everything.filter(~IS_DATA)]))
-        return match_deletes(files_and_deletes, decoder.unpartitioned_specs())
+            schema = conditions.with_null_parents(self._table_schema)
+            data = prune_partitions(data, table.metadata, schema, self._condition)
+            data = prune_by_metrics(data, files, table.io, schema, conditions.bound(schema, self._condition))
+        unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
+        return match_deletes(pl.concat([data, everything.filter(~IS_DATA)]), unpartitioned)
 
     def _scan_files(self) -> Iterator[_ScanFile]:
         reading = _Reading(self._table, self._table_schema, self._wanted, self._condition, self.plan)
@@ -160,7 +160,7 @@ class _Reading:
         self.positions = PositionDeletes(table.io, DELETE_MEMORY_BYTES)
         newest_first = sorted(table.metadata.schemas, key=lambda s: s.schema_id, reverse=True)
         self.equality = EqualityDeletes(table.io, [schema, *newest_first], DELETE_MEMORY_BYTES)
-        self.pace = Pace()
+        self.pace, self.key_pace = Pace(), Pace()  # keys alone weigh less than rows
         self.bound: BooleanExpression | None = None
         self.row_condition: pc.Expression | None = None
         self.read_fields = wanted
@@ -202,7 +202,7 @@ class _ScanFile:
         if not any(other is portion for other in self._portions):
             return
         index = self._reading.equality.index(portion)
-        for piece in self._pieces(portion.keys.top_level_ids):
+        for piece in self._pieces(portion.keys.top_level_ids, self._reading.key_pace):
             dead = index.dead(portion.keys.frame(piece, self._constants), self._sequence)
             self._buried.update(np.flatnonzero(dead) + piece.position)
         self._portions = [other for other in self._portions if other is not portion]
@@ -210,7 +210,8 @@ class _ScanFile:
     def batches(self) -> Iterator[pa.RecordBatch]:
         output = [field.name for field in self._reading.wanted]
         for piece, alive in self._living(self._reading.read_fields):
-            rows = self._project(piece)
+            with damage_told(piece.file.path):
+                rows = self._project(piece)
             if alive is not None:
                 rows = _kept(rows, alive)
             if self._reading.row_condition is not None:
@@ -236,7 +237,7 @@ class _ScanFile:
         if self._buried:
             dead = np.union1d(dead, np.frombuffer(self._buried.to_array(), dtype=np.int64))
         keys = {field_id for portion in self._portions for field_id in portion.keys.top_level_ids}
-        for piece in self._pieces({field.field_id for field in fields} | keys):
+        for piece in self._pieces({field.field_id for field in fields} | keys, reading.pace):
             alive = _alive(dead, piece)
             for portion in self._portions:
                 index = reading.equality.index(portion)
@@ -245,7 +246,7 @@ class _ScanFile:
                     alive = ~hit if alive is None else alive & ~hit
             yield piece, alive
 
-    def _pieces(self, field_ids: set[int]) -> Iterator[Piece]:
+    def _pieces(self, field_ids: set[int], pace: Pace) -> Iterator[Piece]:
         row, reading = self._row, self._reading
         return read_pieces(
             reading.io,
@@ -254,7 +255,7 @@ class _ScanFile:
             reading.mapping,
             field_ids,
             reading.row_group_condition,
-            reading.pace,
+            pace,
         )
 
     def _project(self, piece: Piece) -> pa.RecordBatch:

@@ -188,3 +188,32 @@ def test_ranges_equal_pairs(files: list[dict[str, Any]]) -> None:
                 by_value.add(delete["file_path"])
         expected[one["file_path"]] = (vectors[0] if vectors else None, set() if vectors else by_position, by_value)
     assert matched(*files) == expected
+
+
+LOST = '[false,"x"]'
+"""A partition whose first value a rewritten manifest does not tell any more."""
+
+
+@pytest.mark.parametrize("data_key", [LOST, '["a","x"]'])
+@pytest.mark.parametrize("delete_key", [LOST, '["a","x"]'])
+def test_position_deletes_survive_lost_partition_values(data_key: str, delete_key: str) -> None:
+    """They name their data file, so what is left of the partition is enough."""
+    one, other = data("d", partition=data_key), data("o", partition='["b","y"]')
+    marker = data("m", partition=LOST)
+    of_file = positions("f", referenced_data_file="d", partition=delete_key)
+    found = matched(one, other, marker, positions("p", partition=delete_key), of_file)
+    assert found["d"] == (None, {"p", "f"}, set())
+    assert found["o"] == (None, set(), set())
+    assert matched(one, marker, vector("v", "d", partition=delete_key))["d"] == ("v", set(), set())
+
+
+@pytest.mark.parametrize("key", [LOST, '["a","x"]'])
+def test_equality_deletes_are_not_guessed_when_partition_values_are_lost(key: str) -> None:
+    with pytest.raises(Damaged, match="partition values were lost") as failure:
+        matched(data("d", partition=LOST), equality("e", partition=key))
+    assert failure.value.facts["file"] == "e"
+
+
+def test_the_word_false_is_not_a_lost_value() -> None:
+    key = '["false","a,false"]'
+    assert matched(data("d", partition=key), equality("e", partition=key, sequence=6))["d"] == (None, set(), {"e"})
