@@ -28,6 +28,8 @@ class TableName:
 
 def parse_table_name(name: str) -> TableName:
     """Take `catalog.database.table` apart; the database may have several parts."""
+    if not isinstance(name, str):
+        raise UsageError(f"a table name is a text, not {name!r}", hint=NAME_HINT)
     parts = tuple(part.strip() for part in name.split("."))
     if not all(parts):
         raise UsageError(f"{name!r} is not a table name: a part is empty", hint=NAME_HINT, name=name)

@@ -8,47 +8,22 @@ IEEE arithmetic and Arrow: it is neither less nor greater than anything and equa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundPredicate,
-    BoundTerm,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    LiteralPredicate,
-    Not,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    Or,
-    SetPredicate,
-    UnboundPredicate,
-)
-from pyiceberg.expressions.literals import AboveMax, BelowMin, Literal
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, BoundTerm
+from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import (
-    BooleanExpressionVisitor,
-    BoundBooleanExpressionVisitor,
-    bind,
-    rewrite_not,
-    visit,
-)
+from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, rewrite_not, visit
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.datafiles import OpenFile
+from pyarctic.iceberg.literals import FittedLiterals
 from pyarctic.iceberg.projection import arrow_type, fields_by_id
 
 ALL = AlwaysTrue()
@@ -59,16 +34,25 @@ def understood(schema: Schema, where: str | BooleanExpression | None) -> Boolean
     if where is None:
         return ALL
     try:
-        condition = visit(rewrite_not(parse(where) if isinstance(where, str) else where), _WithinRange(schema))
+        condition = visit(rewrite_not(parse(where) if isinstance(where, str) else where), FittedLiterals(schema))
         bound(schema, condition)
     except Exception as cause:  # PyIceberg's parser and binder raise half a dozen unrelated types
-        raise UsageError(
-            f"condition is not understood: {where} ({next(iter(str(cause).splitlines()), type(cause).__name__)})",
-            hint="Write it like: id >= 10 and (name = 'a' or name is null). Instants look like '2024-01-31T12:00:00', "
-            "decimals have all their digits after the point. "
-            f"Columns: {', '.join(field.name for field in schema.fields)}.",
-        ) from cause
+        reason = next(iter(str(cause).splitlines()), "")
+        # A syntax error comes with the whole grammar, which helps nobody.
+        told = f" ({reason})" if 0 < len(reason) < 160 else ""
+        raise UsageError(f"condition is not understood: {where}{told}", hint=_hint(schema, str(where))) from cause
     return condition
+
+
+def _hint(schema: Schema, where: str) -> str:
+    if '"' in where:
+        return "Text stands in single quotes: city = 'Oslo'."
+    if re.search(r"=\s*null\b", where, re.IGNORECASE):
+        return "Write `is null` or `is not null`: nothing equals null."
+    return (
+        "Write it like: id >= 10 and (name = 'a' or name is null). Instants look like '2024-01-31T12:00:00' or "
+        f"'2024-01-31T12:00:00Z'. Columns: {', '.join(field.name for field in schema.fields)}."
+    )
 
 
 def bound(schema: Schema, condition: BooleanExpression) -> BooleanExpression:
@@ -87,61 +71,6 @@ def with_null_parents(schema: Schema) -> Schema:
         return field.model_copy(update={"field_type": type_, "required": required})
 
     return Schema(*(loosened(field, optional=False) for field in schema.fields), schema_id=schema.schema_id)
-
-
-class _WithinRange(BooleanExpressionVisitor[BooleanExpression]):
-    """Literals beyond what a column's type can hold. PyIceberg makes such comparisons true even for null, and moves the
-    members of sets to the type's limits."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-
-    def visit_true(self) -> BooleanExpression:
-        return ALL
-
-    def visit_false(self) -> BooleanExpression:
-        return AlwaysFalse()
-
-    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
-        return Not(child_result)
-
-    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return And(left_result, right_result)
-
-    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return Or(left_result, right_result)
-
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
-        return predicate
-
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
-        type_ = predicate.term.bind(self._schema, case_sensitive=True).ref().field.field_type
-        if isinstance(predicate, SetPredicate):
-            within = {literal for literal in predicate.literals if not _beyond(literal.to(type_))}
-            if within == predicate.literals:
-                return predicate
-            if isinstance(predicate, In):
-                return _some(In, predicate.term, within) if within else AlwaysFalse()
-            return _some(NotIn, predicate.term, within) if within else _some(NotNull, predicate.term)
-        if isinstance(predicate, LiteralPredicate) and _beyond(literal := predicate.literal.to(type_)):
-            above = isinstance(literal, AboveMax)
-            if isinstance(predicate, NotEqualTo):
-                return _some(NotNull, predicate.term)
-            if isinstance(predicate, LessThan | LessThanOrEqual if above else GreaterThan | GreaterThanOrEqual):
-                is_float = isinstance(type_, FloatType | DoubleType)
-                known = _some(NotNull, predicate.term)
-                return And(known, _some(NotNaN, predicate.term)) if is_float else known
-            return AlwaysFalse()
-        return predicate
-
-
-def _some(predicate: Callable[..., BooleanExpression], *arguments: Any) -> BooleanExpression:
-    # PyIceberg's predicates take their arguments by position, which their types do not tell.
-    return predicate(*arguments)
-
-
-def _beyond(literal: Literal[Any]) -> bool:
-    return isinstance(literal, AboveMax | BelowMin)
 
 
 def row_condition(schema: Schema, condition: BooleanExpression) -> pc.Expression:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
+from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
@@ -95,6 +96,9 @@ class FileList:
             frames[key] = self._frames[key] if key in self._frames else read_manifest(io, manifest)
         return type(self)(self.table_uuid, frames, manifests, snapshot.snapshot_id if snapshot else None)
 
+    def __repr__(self) -> str:
+        return f"<FileList of snapshot {self.snapshot_id}, {len(self._frames)} manifests>"
+
     def frame(self) -> pl.DataFrame:
         """All live files, data and deletes, as FILE_SCHEMA."""
         if not self._frames:
@@ -110,8 +114,9 @@ class FileList:
         of_files = pl.concat(metrics).unique(["file_path", "content_offset"])
         return files.join(of_files, on=["file_path", "content_offset"], how="left", nulls_equal=True, maintain_order="left")
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the frames as one Parquet file, replacing it in one step."""
+        path = Path(path)
         index = {
             "table_uuid": self.table_uuid,
             "manifests": [[*key, frame.height] for key, frame in self._frames.items()],
@@ -124,7 +129,7 @@ class FileList:
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: Path, table_uuid: str) -> Self:
+    def load(cls, path: str | Path, table_uuid: str | UUID) -> Self:
         """The saved frames, to be moved to a snapshot with `at` before use. A file of another table is refused."""
         try:
             table = pq.read_table(path)
@@ -134,7 +139,7 @@ class FileList:
             raise Damaged(
                 f"saved file list cannot be read: {path}", hint="Delete it; it will be built anew.", file=str(path)
             ) from cause
-        if index["table_uuid"] != table_uuid:
+        if index["table_uuid"] != str(table_uuid):
             raise Damaged(
                 f"saved file list belongs to table {index['table_uuid']}: {path}",
                 hint="Delete it; it will be built anew.",
@@ -145,7 +150,7 @@ class FileList:
         for manifest, first_row_id, height in index["manifests"]:
             frames[manifest, first_row_id] = everything.slice(at, height)
             at += height
-        return cls(table_uuid, frames)
+        return cls(str(table_uuid), frames)
 
 
 def changed_files(metadata: TableMetadata, io: FileIO, since: int | None, until: int) -> pl.DataFrame:

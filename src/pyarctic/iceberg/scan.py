@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -90,6 +91,10 @@ class Scan:
         self._wanted = wanted
         self._condition = condition
         self._files = files
+
+    def __repr__(self) -> str:
+        where = "" if self._condition == conditions.ALL else f" where {self._condition}"
+        return f"<Scan of {self._table.name}: {', '.join(field.name for field in self._wanted)}{where}>"
 
     @property
     def schema(self) -> pa.Schema:
@@ -312,11 +317,15 @@ def _ids_within(field: NestedField) -> set[int]:
 def _wanted_fields(schema: Schema, columns: Sequence[str] | None) -> tuple[NestedField, ...]:
     if columns is None:
         return tuple(schema.fields)
-    by_name = METADATA_COLUMNS | {field.name: field for field in schema.fields}
+    if isinstance(columns, str):
+        raise UsageError(f"columns must be a list of names, not the text {columns!r}", hint=f"Write columns=[{columns!r}].")
+    by_name = {field.name: field for field in schema.fields}
+    by_name |= {name: field for name, field in METADATA_COLUMNS.items() if name not in by_name}
     unknown = [name for name in columns if name not in by_name]
     if unknown or not columns:
+        near = get_close_matches(unknown[0], by_name, n=1) if unknown else []
         raise UsageError(
             f"no such column: {', '.join(unknown)}" if unknown else "no column was asked for",
-            hint=f"There are: {', '.join(by_name)}.",
+            hint=(f"Did you mean {near[0]!r}? " if near else "") + f"There are: {', '.join(by_name)}.",
         )
     return tuple(by_name[name] for name in dict.fromkeys(columns))

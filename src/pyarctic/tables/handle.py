@@ -217,6 +217,8 @@ class Table:
         if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
             raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
         if snapshot_id is not None:
+            if not isinstance(snapshot_id, int):
+                raise UsageError(f"a snapshot id is a number, not {snapshot_id!r}", hint="Convert it with int(…).")
             snapshot = snapshot_by_id(metadata, snapshot_id)
             return snapshot, self._schema_of(snapshot)
         if ref is not None:
@@ -229,11 +231,15 @@ class Table:
             is_branch = found.snapshot_ref_type == SnapshotRefType.BRANCH
             return snapshot, self.schema if is_branch else self._schema_of(snapshot)
         if as_of is not None:
+            if not isinstance(as_of, datetime):
+                raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
             moment = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
             past = [entry for entry in metadata.snapshot_log if instant(entry.timestamp_ms) <= moment]
             if not past:
                 raise NotFound(
-                    f"the table has no snapshot as old as {moment.isoformat()}",
+                    f"the table has no snapshot as old as {moment.isoformat()}"
+                    if metadata.snapshots
+                    else "the table has no snapshot yet",
                     hint="`arctic table snapshots` lists those there are; older ones may have been expired.",
                 )
             snapshot = snapshot_by_id(metadata, past[-1].snapshot_id)
