@@ -341,7 +341,16 @@ class SpecTable:
                     manifest.first_row_id = next_row_id
                     next_row_id += manifest.rows[0] + manifest.rows[1]
             self.metadata["next-row-id"] = next_row_id
-        self._snapshot(snapshot_id, sequence, operation, first, next_row_id)
+        live = [file for manifest in self.manifests for file in manifest.entries]
+        counted = {
+            "added-data-files": sum(file.content == DATA for file in added),
+            "added-delete-files": sum(file.content != DATA for file in added),
+            "deleted-data-files": sum(file.content == DATA for file in removed),
+            "removed-delete-files": sum(file.content != DATA for file in removed),
+            "total-records": sum(file.records for file in live if file.content == DATA),
+        }
+        summary = {"operation": operation} | {key: str(value) for key, value in counted.items()}
+        self._snapshot(snapshot_id, sequence, summary, first, next_row_id)
         return snapshot_id
 
     def _filtered(self, manifest: Manifest, gone: set[tuple[str, int | None]], snapshot_id: int, sequence: int) -> Manifest:
@@ -432,7 +441,9 @@ class SpecTable:
             "data_file": data_file,
         }
 
-    def _snapshot(self, snapshot_id: int, sequence: int, operation: str, first_row_id: int, next_row_id: int) -> None:
+    def _snapshot(
+        self, snapshot_id: int, sequence: int, summary: Mapping[str, str], first_row_id: int, next_row_id: int
+    ) -> None:
         records = []
         for manifest in self.manifests:
             row: dict[str, Any] = {
@@ -455,7 +466,7 @@ class SpecTable:
         snapshot: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "timestamp-ms": moment,
-            "summary": {"operation": operation},
+            "summary": dict(summary),
             "manifest-list": path.as_uri(),
             "schema-id": self.metadata["current-schema-id"],
         }

@@ -44,7 +44,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
     yield "Snapshots", format_count(summary["snapshots"])
     if summary.get("last_updated_at"):
         yield "Last updated", datetime.fromisoformat(summary["last_updated_at"])
-    yield "Records", format_count(summary["records"])
+    yield "Records before deletes", format_count(summary["records"])
     yield "Data files", format_count(summary["data_files"])
     yield "Data", format_bytes(summary["data_bytes"])
     for kind in ("position_delete_files", "equality_delete_files", "deletion_vectors"):
