@@ -137,13 +137,8 @@ class Scan:
         # Partition by partition, so that what was decoded for one file serves its neighbours.
         for _, group in data.group_by("spec_id", "partition", maintain_order=True):
             portions = reading.equality_portions(group)
-            files = [_ScanFile(reading, row, portions) for row in group.iter_rows(named=True)]
-            if not reading.equality.fit_together(portions):
-                # Each portion is indexed once and asked about every file; only the dead positions are kept.
-                for portion in portions:
-                    for file in files:
-                        file.bury(portion)
-            yield from files
+            files = (_ScanFile(reading, row, portions) for row in group.iter_rows(named=True))
+            yield from files if reading.equality.fit_together(portions) else _buried(list(files), portions)
 
 
 class _Reading:
@@ -284,6 +279,15 @@ class _ScanFile:
         if first_row_id is None:
             return pa.scalar(None, pa.int64())
         return pa.array(positions + first_row_id) if field_id == ROW_ID.field_id else pa.scalar(self._sequence, pa.int64())
+
+
+def _buried(files: list[_ScanFile], portions: list[DeletePortion]) -> list[_ScanFile]:
+    """For deletes beyond the memory budget: each portion is indexed once and asked about every file, and only the dead
+    positions are kept."""
+    for portion in portions:
+        for file in files:
+            file.bury(portion)
+    return files
 
 
 def _alive(dead: Positions, piece: Piece) -> Mask | None:
