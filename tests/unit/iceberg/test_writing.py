@@ -62,8 +62,8 @@ def test_rows_come_back_and_metrics_are_complete(lake: Lake) -> None:
         writer.write(batch(70, 30))
     (file,) = writer.files
     table.commit(adopted(file))
-    assert lake.open().scan().to_arrow().sort_by("id").to_pydict().keys() == dict(COLUMNS).keys()
-    assert lake.open().scan().to_arrow()["id"].to_pylist() == list(range(100))
+    # As text, because NaN does not equal itself.
+    assert repr(lake.open().scan().to_arrow().to_pylist()) == repr(batch(0, 100).to_pylist())
     assert file.record_count == 100
     assert file.file_size_bytes == local(file).stat().st_size
     metrics = file.metrics
