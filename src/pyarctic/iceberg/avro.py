@@ -17,7 +17,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,12 +122,9 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
         ],
     }
     metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
-    parts = [MAGIC, _varint(len(metadata))]
-    for key, value in metadata.items():
-        parts += [_varint(len(key)), key.encode(), _varint(len(value)), value]
-    parts += [b"\x00", container.sync]
+    parts = [container_header(metadata, container.sync)]
     if container.count:
-        parts += [_varint(container.count), _varint(len(container.body)), container.body, container.sync]
+        parts += [varint(container.count), varint(len(container.body)), container.body, container.sync]
     wanted = [name for name in names if name is not None and name not in absent]
     try:
         frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
@@ -142,6 +139,15 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
             file=container.path,
         )
     return frame.with_columns(pl.lit(None, pl.Null).alias(name) for name in absent)
+
+
+def container_header(metadata: Mapping[str, bytes], sync: bytes) -> bytes:
+    """The start of an Avro file, up to its first block."""
+    parts = [MAGIC, varint(len(metadata))]
+    for key, value in metadata.items():
+        name = key.encode()
+        parts += [varint(len(name)), name, varint(len(value)), value]
+    return b"".join([*parts, b"\x00", sync])
 
 
 def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
@@ -198,7 +204,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number as Avro writes it: zigzag, seven bits a byte."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value & ~0x7F:
@@ -206,6 +213,11 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def physical_type(type_: Any) -> Any:
+    """A type that stands alone, as it is in the bytes (see the head of this module)."""
+    return _physical(type_, {})
 
 
 def _physical(type_: Any, named: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pyarctic import config
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
-from pyarctic.iceberg.gaps import allow_any_statistics
+from pyarctic.iceberg.gaps import close_gaps
 
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
 
@@ -35,7 +35,7 @@ def catalog_names() -> list[str]:
 
 def open_catalog(name: str) -> Catalog:
     """The catalog of that name. Nothing is asked of it yet, except by those that connect at once."""
-    allow_any_statistics()
+    close_gaps()
     properties = config.catalog_properties(name)
     if properties is None and name not in Config().get_known_catalogs():
         raise NotFound(

@@ -70,6 +70,18 @@ class DeleteMatches:
         ranges = [pl.col(f"{kind}_to") > pl.col(f"{kind}_from") for kind in KINDS]
         return pl.any_horizontal(pl.col("vector").is_not_null(), *ranges)
 
+    def unused(self) -> pl.DataFrame:
+        """The delete files that hit no data file at all, and will hit none: data that comes later is too new for them."""
+        idle = [
+            self.by_kind[kind].filter(
+                ~_covered(self.data[f"{kind}_from"], self.data[f"{kind}_to"], self.by_kind[kind].height)
+            )
+            for kind in KINDS
+        ]
+        hit = self.data["vector"].drop_nulls()
+        vectors = self.vectors.with_row_index("row").filter(~pl.col("row").is_in(hit.implode())).drop("row")
+        return pl.concat([*idle, vectors]).drop("position_scope")
+
     def of(self, row: int) -> FileDeletes:
         """The deletes of the data file in the given row, as frames of delete files."""
         columns = ["vector", *(f"{kind}_{end}" for kind in KINDS for end in ("from", "to"))]
@@ -234,6 +246,15 @@ def _refuse_foreign_partitions(data: pl.DataFrame, *named_deletes: pl.DataFrame)
                 file=row["file_path"],
                 data_file=row["referenced_data_file"],
             )
+
+
+def _covered(starts: pl.Series, ends: pl.Series, size: int) -> pl.Series:
+    """Which of `size` places lie in any of the ranges."""
+    steps = np.zeros(size + 1, np.int64)
+    some = (ends > starts).to_numpy()
+    np.add.at(steps, starts.to_numpy()[some], 1)
+    np.add.at(steps, ends.to_numpy()[some], -1)
+    return pl.Series(np.cumsum(steps)[:size] > 0, dtype=pl.Boolean)
 
 
 def _run(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:

@@ -25,9 +25,9 @@ from pyarctic.iceberg.manifests import (
     EQUALITY_DELETES,
     FILE_SCHEMA,
     POSITION_DELETES,
+    FrameKey,
+    ManifestReader,
     ManifestRef,
-    read_manifest,
-    read_manifest_list,
     read_metrics,
 )
 
@@ -47,10 +47,6 @@ CONTENT_KIND = (
     .otherwise(pl.lit("position-deletes"))
 )
 """What a file is, in words."""
-
-FrameKey = tuple[str, int | None]
-"""A manifest's path and first row id. The file never changes, but the first v3 commit of an upgraded table gives the old
-manifests their row ids in the manifest list, and with them every entry its own."""
 
 _SAVED_INDEX = b"pyarctic.file-list"
 
@@ -89,12 +85,14 @@ class FileList:
 
     def at(self, io: FileIO, snapshot: Snapshot | None) -> Self:
         """The files of `snapshot`, newer or older; only manifests that this list does not know are read."""
-        manifests = {m.path: m for m in read_manifest_list(io, snapshot)} if snapshot else {}
-        frames = {}
-        for manifest in manifests.values():
-            key = (manifest.path, manifest.first_row_id)
-            frames[key] = self._frames[key] if key in self._frames else read_manifest(io, manifest)
+        reader = self.reader(io)
+        manifests = {m.path: m for m in reader.manifests(snapshot)}
+        frames = {(m.path, m.first_row_id): reader.files(m) for m in manifests.values()}
         return type(self)(self.table_uuid, frames, manifests, snapshot.snapshot_id if snapshot else None)
+
+    def reader(self, io: FileIO) -> ManifestReader:
+        """A reader of manifests that knows all of this list."""
+        return ManifestReader(io, self._frames)
 
     def __repr__(self) -> str:
         return f"<FileList of snapshot {self.snapshot_id}, {len(self._frames)} manifests>"
@@ -153,22 +151,20 @@ class FileList:
         return cls(str(table_uuid), frames)
 
 
-def changed_files(metadata: TableMetadata, io: FileIO, since: int | None, until: int) -> pl.DataFrame:
+def changed_files(reader: ManifestReader, since: Snapshot | None, until: Snapshot | None) -> pl.DataFrame:
     """The net difference of two snapshots by file: FILE_SCHEMA and `change` = "added" | "removed".
 
-    `since=None` stands for the empty table. A file that came and went in between is in neither snapshot and not told.
+    None stands for the empty table. A file that came and went in between is in neither snapshot and not told; one that went
+    and came back with another sequence number is both removed and added.
     """
-    before = {m.path: m for m in read_manifest_list(io, snapshot_by_id(metadata, since))} if since is not None else {}
-    after = {m.path: m for m in read_manifest_list(io, snapshot_by_id(metadata, until))}
-    old, new = (
-        [read_manifest(io, ref) for path, ref in side.items() if path not in other]
-        for side, other in ((before, after), (after, before))
-    )
-    empty = pl.DataFrame(schema=FILE_SCHEMA)
-    gone, come = pl.concat([empty, *old]), pl.concat([empty, *new])
+    identity = [*FILE_IDENTITY, "data_sequence_number"]
+    before = {m.path: m for m in reader.manifests(since)}
+    after = {m.path: m for m in reader.manifests(until)}
+    gone = reader.files_of(ref for path, ref in before.items() if path not in after)
+    come = reader.files_of(ref for path, ref in after.items() if path not in before)
     return pl.concat(
         [
-            frame.join(other, on=FILE_IDENTITY, how="anti", nulls_equal=True).with_columns(pl.lit(change).alias("change"))
+            frame.join(other, on=identity, how="anti", nulls_equal=True).with_columns(pl.lit(change).alias("change"))
             for frame, other, change in ((come, gone, "added"), (gone, come, "removed"))
         ]
     )

@@ -2,16 +2,27 @@
 
 * Statistics files: PyIceberg allows two blob types and refuses to load metadata that lists any other. The specification
   lets writers add their own, and tables shared with the mixed-iceberg format have them.
+* Format version 3: PyIceberg does not write its metadata files, lets row ids begin with nothing instead of zero, and does
+  not notice that a snapshot's sequence number was taken by a commit to another branch.
+* A lost race in a catalog whose client writes the metadata file (sql, glue, hive) leaves that file behind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
 from pydantic import BaseModel
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.rest import TableResponse
-from pyiceberg.table import CommitTableRequest, CommitTableResponse
-from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV2, TableMetadataV3, TableMetadataWrapper
+from pyiceberg.table import CommitTableRequest, CommitTableResponse, StagedTable
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV2, TableMetadataV3, TableMetadataWrapper
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
-from pyiceberg.table.update import SetStatisticsUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, SetStatisticsUpdate, _apply_table_update
+from pyiceberg.typedef import IcebergBaseModel
 
 _MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
     BlobMetadata,
@@ -25,13 +36,55 @@ _MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
     CommitTableRequest,
     CommitTableResponse,
 )
+_staged: ContextVar[list[str] | None] = ContextVar("staged", default=None)
 
 
-def allow_any_statistics() -> None:
-    """Widen the type of statistics blobs to any string, in the models that were built with the narrow one."""
-    field = BlobMetadata.model_fields["type"]
-    if field.annotation is str:
+def close_gaps() -> None:
+    """Make the repairs, if they are not made yet."""
+    if BlobMetadata.model_fields["type"].annotation is str:
         return
-    field.annotation = str
+    BlobMetadata.model_fields["type"].annotation = str
+    TableMetadataV3.model_fields["next_row_id"].default = 0
     for model in _MODELS:
         model.model_rebuild(force=True)
+    TableMetadataV3.model_dump_json = IcebergBaseModel.model_dump_json  # type: ignore[method-assign]
+    _notice_taken_sequence_numbers()
+    _tell_staged_metadata()
+
+
+@contextmanager
+def staged_metadata() -> Iterator[list[str]]:
+    """Collects the metadata files that a catalog's client writes within the block, before it swaps them in."""
+    paths: list[str] = []
+    token = _staged.set(paths)
+    try:
+        yield paths
+    finally:
+        _staged.reset(token)
+
+
+def _notice_taken_sequence_numbers() -> None:
+    apply = _apply_table_update.dispatch(AddSnapshotUpdate)
+
+    @_apply_table_update.register(AddSnapshotUpdate)
+    def _(update: AddSnapshotUpdate, base_metadata: TableMetadata, context: Any) -> TableMetadata:
+        number = update.snapshot.sequence_number
+        taken = -1 if isinstance(base_metadata, TableMetadataV1) else base_metadata.last_sequence_number
+        if number is not None and number <= taken:
+            msg = f"sequence number {number} was taken: the table is at {taken}"
+            raise ValueError(msg)
+        applied: TableMetadata = apply(update, base_metadata, context)
+        return applied
+
+
+def _tell_staged_metadata() -> None:
+    stage = MetastoreCatalog._update_and_stage_table
+
+    @wraps(stage)
+    def told(self: MetastoreCatalog, *args: Any, **kwargs: Any) -> StagedTable:
+        table = stage(self, *args, **kwargs)
+        if (paths := _staged.get()) is not None:
+            paths.append(table.metadata_location)
+        return table
+
+    MetastoreCatalog._update_and_stage_table = told  # type: ignore[method-assign]

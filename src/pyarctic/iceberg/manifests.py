@@ -6,20 +6,21 @@ out and inherits from its manifest (snapshot id, sequence numbers, first row id)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.avro import DAMAGED_HINT, AvroField, flatten, parse_container, read_columns
+from pyarctic.iceberg.avro import DAMAGED_HINT, AvroContainer, AvroField, flatten, parse_container, read_columns
 from pyarctic.iceberg.storage import read_bytes
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-ADDED, DELETED = 1, 2
-DELETES_MANIFEST = 1
+EXISTING, ADDED, DELETED = 0, 1, 2
+DATA_MANIFEST, DELETES_MANIFEST = 0, 1
 FILE_PATH_ID = 2147483546
 """Field id of `file_path` in position delete files: equal bounds mean that the file is about one data file."""
 
@@ -32,7 +33,15 @@ MANIFEST_LIST_FIELDS: Columns = {
     502: ("spec_id", pl.Int32),
     517: ("content", pl.Int32),
     515: ("sequence_number", pl.Int64),
+    516: ("min_sequence_number", pl.Int64),
     503: ("added_snapshot_id", pl.Int64),
+    504: ("added_files", pl.Int64),
+    505: ("existing_files", pl.Int64),
+    506: ("deleted_files", pl.Int64),
+    512: ("added_rows", pl.Int64),
+    513: ("existing_rows", pl.Int64),
+    514: ("deleted_rows", pl.Int64),
+    507: ("partitions", pl.List(pl.Struct({}))),
     519: ("key_metadata", pl.Binary),
     520: ("first_row_id", pl.Int64),
 }
@@ -86,6 +95,7 @@ _FILE_COLUMNS: dict[str, PolarsType] = {
     "key_metadata_bytes": pl.Int32,
     "manifest_path": pl.String,
 }
+_ENTRY_SCHEMA = pl.Schema({"status": pl.Int32, **_FILE_COLUMNS})
 FILE_SCHEMA = pl.Schema(_FILE_COLUMNS)
 """Columns of a file list, one row per live file. `partition` is a JSON array of the partition values as text, in spec
 order: with `spec_id` it is the identity of the partition. A value that was lost, because its column was dropped before the
@@ -93,18 +103,42 @@ manifest was rewritten, is `false`: it may be anything. `referenced_data_file` a
 equal bounds."""
 
 
+FrameKey = tuple[str, int | None]
+"""A manifest's path and first row id. The file never changes, but the first v3 commit of an upgraded table gives the old
+manifests their row ids in the manifest list, and with them every entry its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """The values of one partition field within a manifest, bounds in Iceberg's single-value form."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower: bytes | None
+    upper: bytes | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRef:
-    """One row of a manifest list: what a manifest's entries inherit."""
+    """One row of a manifest list: what a manifest holds, and what its entries inherit."""
 
     path: str
     length: int
     spec_id: int
-    content: int
+    content: int = DATA_MANIFEST
     sequence_number: int
+    min_sequence_number: int = 0
     added_snapshot_id: int
-    first_row_id: int | None
-    encrypted: bool
+    # Old v1 writers left the counts out.
+    added_files: int | None = None
+    existing_files: int | None = None
+    deleted_files: int | None = None
+    added_rows: int | None = None
+    existing_rows: int | None = None
+    deleted_rows: int | None = None
+    partitions: tuple[PartitionRange, ...] | None = None
+    key_metadata: bytes | None = None
+    first_row_id: int | None = None
 
 
 def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
@@ -118,26 +152,90 @@ def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
     fields = flatten(container, inline=())
     names = [MANIFEST_LIST_FIELDS[f.field_id][0] if f.field_id in MANIFEST_LIST_FIELDS else None for f in fields]
     frame = _complete(read_columns(container, fields, names), MANIFEST_LIST_FIELDS)
-    return [
-        ManifestRef(
-            path=row["manifest_path"],
-            length=row["manifest_length"],
-            spec_id=row["spec_id"],
-            content=row["content"] or 0,
-            sequence_number=row["sequence_number"] or 0,
-            added_snapshot_id=row["added_snapshot_id"],
-            first_row_id=row["first_row_id"],
-            encrypted=row["key_metadata"] is not None,
-        )
-        for row in frame.iter_rows(named=True)
-    ]
+    return [_manifest_ref(row) for row in frame.iter_rows(named=True)]
+
+
+def _manifest_ref(row: dict[str, Any]) -> ManifestRef:
+    partitions = row.pop("partitions")
+    return ManifestRef(
+        path=row.pop("manifest_path"),
+        length=row.pop("manifest_length"),
+        content=row.pop("content") or DATA_MANIFEST,
+        sequence_number=row.pop("sequence_number") or 0,
+        min_sequence_number=row.pop("min_sequence_number") or 0,
+        partitions=None if partitions is None else tuple(map(_partition_range, partitions)),
+        **row,
+    )
+
+
+def _partition_range(row: dict[str, Any]) -> PartitionRange:
+    return PartitionRange(
+        contains_null=row["contains_null"],
+        contains_nan=row.get("contains_nan"),
+        lower=row["lower_bound"],
+        upper=row["upper_bound"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawManifest:
+    """A manifest as it is on disk: its bytes, the fields in them, and those that were decoded as columns of `frame`."""
+
+    ref: ManifestRef
+    container: AvroContainer
+    fields: list[AvroField]
+    names: list[str | None]
+    frame: pl.DataFrame
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The columns of the partition tuple, in the order of the spec; those of decimals are named so."""
+        return [
+            name
+            for field, name in zip(self.fields, self.names, strict=True)
+            if name is not None and PARTITION in field.path[:-1]
+        ]
+
+
+class ManifestReader:
+    """Reads manifests and keeps their file lists: a manifest never changes once it is written."""
+
+    def __init__(self, io: FileIO, known: Mapping[FrameKey, pl.DataFrame] | None = None) -> None:
+        self.io = io
+        self._frames: dict[FrameKey, pl.DataFrame] = dict(known or {})
+        self._lists: dict[int, list[ManifestRef]] = {}
+
+    def manifests(self, snapshot: Snapshot | None) -> list[ManifestRef]:
+        """The manifests of a snapshot; none of a table without one."""
+        if snapshot is None:
+            return []
+        if snapshot.snapshot_id not in self._lists:
+            self._lists[snapshot.snapshot_id] = read_manifest_list(self.io, snapshot)
+        return self._lists[snapshot.snapshot_id]
+
+    def files(self, manifest: ManifestRef) -> pl.DataFrame:
+        """The live files of a manifest as FILE_SCHEMA."""
+        key = (manifest.path, manifest.first_row_id)
+        if key not in self._frames:
+            self._frames[key] = read_manifest(self.io, manifest)
+        return self._frames[key]
+
+    def files_of(self, manifests: Iterable[ManifestRef]) -> pl.DataFrame:
+        """The live files of several manifests."""
+        return pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *map(self.files, manifests)], rechunk=False)
 
 
 def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
     """The live entries of a manifest as FILE_SCHEMA."""
-    frame, partition_columns = _decode(io, manifest, metrics=manifest.content == DELETES_MANIFEST)
-    frame = _inherit(frame, manifest).filter(pl.col("status") != DELETED)
-    if frame["data_sequence_number"].null_count():
+    described = describe_entries(read_raw_manifest(io, manifest, metrics=manifest.content == DELETES_MANIFEST))
+    return described.filter(pl.col("status") != DELETED).drop("status")
+
+
+def describe_entries(raw: RawManifest) -> pl.DataFrame:
+    """All entries in the order of the file, as `status` and FILE_SCHEMA, with what they inherit."""
+    manifest = raw.ref
+    frame = _inherit(raw.frame, manifest)
+    if frame.filter((pl.col("status") != DELETED) & pl.col("data_sequence_number").is_null()).height:
         raise Damaged(
             f"entries without a sequence number in manifest {manifest.path}",
             hint="Only entries of status ADDED may leave it out: the writer of this manifest broke the specification.",
@@ -146,11 +244,12 @@ def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
     if manifest.content == DELETES_MANIFEST:
         frame = _with_referenced_file(frame)
     return frame.select(
+        "status",
         pl.col("content").fill_null(DATA).cast(pl.Int8),
         "file_path",
         pl.col("file_format").str.to_uppercase(),
         pl.lit(manifest.spec_id, pl.Int32).alias("spec_id"),
-        _partition_key(frame, partition_columns),
+        _partition_key(frame, raw.partition_columns),
         "record_count",
         "file_size_bytes",
         "data_sequence_number",
@@ -164,14 +263,14 @@ def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
         "content_size_bytes",
         pl.col("key_metadata").bin.size().cast(pl.Int32).alias("key_metadata_bytes"),
         pl.lit(manifest.path).alias("manifest_path"),
-    ).cast(FILE_SCHEMA)
+    ).cast(_ENTRY_SCHEMA)
 
 
 def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.DataFrame:
     """Column metrics of the live entries, for the given fields only: file_path, content_offset and, per field id,
     `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`.
     """
-    frame, _ = _decode(io, manifest, metrics=True)
+    frame = read_raw_manifest(io, manifest, metrics=True).frame
     columns = [
         _metric(name, field_id).alias(f"{short}_{field_id}")
         for field_id in field_ids
@@ -187,8 +286,9 @@ def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.
     return frame.filter(pl.col("status") != DELETED).select("file_path", "content_offset", *columns)
 
 
-def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.DataFrame, list[str]]:
-    if manifest.encrypted:
+def read_raw_manifest(io: FileIO, manifest: ManifestRef, *, metrics: bool, everything: bool = False) -> RawManifest:
+    """Read a manifest and decode what file lists need; with `metrics` the column metrics too, or simply `everything`."""
+    if manifest.key_metadata is not None:
         raise Unsupported(
             f"manifest is encrypted: {manifest.path}",
             hint="PyArctic does not read encrypted tables yet.",
@@ -201,20 +301,26 @@ def _decode(io: FileIO, manifest: ManifestRef, *, metrics: bool) -> tuple[pl.Dat
             hint=DAMAGED_HINT,
             file=manifest.path,
         )
-    container = parse_container(data, manifest.path)
+    return decode_manifest(parse_container(data, manifest.path), manifest, metrics=metrics, everything=everything)
+
+
+def decode_manifest(
+    container: AvroContainer, manifest: ManifestRef, *, metrics: bool, everything: bool = False
+) -> RawManifest:
+    """The same for bytes at hand."""
     fields = flatten(container, inline=("data_file", PARTITION))
-    wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics else ENTRY_FIELDS
-    partition_columns: list[str] = []
-    names: list[str | None] = []
-    for field in fields:
-        if PARTITION in field.path[:-1]:
-            kind = "decimal" if field.is_decimal else "partition"
-            partition_columns.append(f"{kind}_{len(partition_columns)}")
-            names.append(partition_columns[-1])
-        else:
-            names.append(wanted[field.field_id][0] if field.field_id in wanted else None)
     _require(manifest, fields)
-    return _complete(read_columns(container, fields, names), wanted), partition_columns
+    wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics or everything else ENTRY_FIELDS
+    names: list[str | None] = []
+    for index, field in enumerate(fields):
+        if PARTITION in field.path[:-1]:
+            names.append(f"{'decimal' if field.is_decimal else 'partition'}_{index}")
+        elif field.field_id in wanted:
+            names.append(wanted[field.field_id][0])
+        else:
+            names.append(f"other_{index}" if everything else None)
+    frame = _complete(read_columns(container, fields, names), wanted)
+    return RawManifest(ref=manifest, container=container, fields=fields, names=names, frame=frame)
 
 
 def _require(manifest: ManifestRef, fields: list[AvroField]) -> None:

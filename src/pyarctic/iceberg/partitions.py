@@ -48,7 +48,8 @@ INTEGRAL = (
 LOST = False
 """In a partition key: the value is not known any more (see manifests.FILE_SCHEMA)."""
 
-_EXACT = Context(prec=38)  # the default context would round a large decimal to 28 digits
+EXACT = Context(prec=38)
+"""For decimals: the default context would round a large one to 28 digits."""
 
 
 class PartitionDecoder:
@@ -95,7 +96,7 @@ class PartitionDecoder:
 
     def _decode_uncached(self, spec_id: int, key: str) -> tuple[Any, ...]:
         fields = self._specs[spec_id].fields
-        return tuple(_typed(text, self._result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
+        return tuple(_typed(text, self.result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
 
     def _source_type(self, field: PartitionField) -> IcebergType | None:
         for schema in self._schemas:
@@ -105,7 +106,8 @@ class PartitionDecoder:
                 continue
         return None  # the column was dropped and its schemas are forgotten
 
-    def _result_type(self, field: PartitionField) -> IcebergType | None:
+    def result_type(self, field: PartitionField) -> IcebergType | None:
+        """The type of a partition field's values, or None: the column was dropped and its schemas are forgotten."""
         source = self._source_type(field)
         return None if source is None else field.transform.result_type(source)
 
@@ -132,7 +134,7 @@ def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:
         return float(text)
     if isinstance(type_, DecimalType):
         unscaled = int.from_bytes(bytes.fromhex(text), "big", signed=True)
-        return Decimal(unscaled).scaleb(-type_.scale, _EXACT)
+        return Decimal(unscaled).scaleb(-type_.scale, EXACT)
     if isinstance(type_, BinaryType | FixedType | UUIDType):
         return bytes.fromhex(text)
     return text

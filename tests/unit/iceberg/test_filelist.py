@@ -14,6 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.errors import Damaged, NotFound
 from pyarctic.iceberg import FILE_SCHEMA, FileList, changed_files, snapshot_by_id
+from pyarctic.iceberg.manifests import ManifestReader
 from tests.spec import SpecFile, SpecTable
 from tests.unit.iceberg.conftest import Lake, rows
 
@@ -161,7 +162,8 @@ def test_changed_files(lake: Lake, io: CountingIO) -> None:
     metadata = load(lake).metadata
 
     def changes(since: int | None, until: int) -> set[tuple[str, str]]:
-        frame = changed_files(metadata, io, since, until)
+        before = None if since is None else snapshot_by_id(metadata, since)
+        frame = changed_files(ManifestReader(io), before, snapshot_by_id(metadata, until))
         assert frame.schema == {**FILE_SCHEMA, "change": pl.String}
         return set(frame.select("file_path", "change").iter_rows())
 

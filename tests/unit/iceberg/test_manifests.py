@@ -38,7 +38,7 @@ def ref(path: Path, **facts: Any) -> ManifestRef:
         "sequence_number": 7,
         "added_snapshot_id": 70,
         "first_row_id": None,
-        "encrypted": False,
+        "key_metadata": None,
     }
     return ManifestRef(**known | facts)
 
@@ -297,7 +297,7 @@ def test_metrics_of_chosen_columns(tmp_path: Path) -> None:
 def test_encrypted_manifest_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [entry("a")])
     with pytest.raises(Unsupported, match="encrypted"):
-        read_manifest(IO, ref(path, encrypted=True))
+        read_manifest(IO, ref(path, key_metadata=b"key"))
 
 
 def test_manifest_shorter_than_its_list_says(lake: Lake) -> None:

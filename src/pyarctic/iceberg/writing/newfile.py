@@ -15,6 +15,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.errors import UsageError
+from pyarctic.iceberg.manifests import POSITION_DELETES
 from pyarctic.iceberg.partitions import PartitionDecoder
 
 
@@ -32,7 +33,8 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """What a manifest entry will say of the file."""
+    """What a manifest entry will say of the file. `data_sequence_number` is that of the commit unless given: a file with
+    rows of older files keeps theirs, so that deletes which arrived meanwhile still reach them."""
 
     content: int
     path: str
@@ -48,6 +50,11 @@ class NewFile:
     referenced_data_file: str | None = None
     content_offset: int | None = None
     content_size_bytes: int | None = None
+    data_sequence_number: int | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        return self.content == POSITION_DELETES and self.file_format == "PUFFIN"
 
 
 class FileNames:

@@ -23,6 +23,7 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifests import DATA
 from pyarctic.iceberg.projection import arrow_type
 from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
+from pyarctic.iceberg.writing.properties import number, positive_property
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _FIRST_GUESS = 0.4
@@ -53,12 +54,12 @@ class ParquetSettings:
         level = properties.get(f"{kind}.compression-level")
         return cls(
             codec=_CODECS[codec],
-            level=_number(f"{kind}.compression-level", level) if level and codec in ("zstd", "gzip", "brotli") else None,
-            row_group_bytes=_positive(properties, f"{kind}.row-group-size-bytes", 128 << 20),
-            row_group_rows=_positive(properties, f"{kind}.row-group-limit", 1 << 20),
-            page_bytes=_positive(properties, f"{kind}.page-size-bytes", 1 << 20),
-            dictionary_bytes=_positive(properties, f"{kind}.dict-size-bytes", 2 << 20),
-            target_bytes=_positive(properties, "write.target-file-size-bytes", 512 << 20),
+            level=number(f"{kind}.compression-level", level) if level and codec in ("zstd", "gzip", "brotli") else None,
+            row_group_bytes=positive_property(properties, f"{kind}.row-group-size-bytes", 128 << 20),
+            row_group_rows=positive_property(properties, f"{kind}.row-group-limit", 1 << 20),
+            page_bytes=positive_property(properties, f"{kind}.page-size-bytes", 1 << 20),
+            dictionary_bytes=positive_property(properties, f"{kind}.dict-size-bytes", 2 << 20),
+            target_bytes=positive_property(properties, "write.target-file-size-bytes", 512 << 20),
         )
 
     def writer(self, stream: OutputStream, schema: pa.Schema, metadata: list[pq.FileMetaData]) -> pq.ParquetWriter:
@@ -252,17 +253,3 @@ def _storable(array: pa.Array, field: pa.Field) -> pa.Array:
     if isinstance(field.type, pa.ExtensionType):
         return pa.ExtensionArray.from_storage(field.type, array.cast(field.type.storage_type))
     return array.cast(field.type)
-
-
-def _positive(properties: Mapping[str, str], key: str, default: int) -> int:
-    value = _number(key, properties[key]) if key in properties else default
-    if value <= 0:
-        raise UsageError(f"table property {key} = {value} must be positive", hint=f"The default is {default}.")
-    return value
-
-
-def _number(key: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"table property {key} = {text!r} is not a whole number") from None

@@ -1,0 +1,33 @@
+"""Changing a table: one change, one snapshot, validated against whatever others did meanwhile.
+
+`commit` takes a `Change` as data and answers with a value: `Committed`, `Conflict`, `Rejected` or `Unknown`.
+"""
+
+from pyarctic.iceberg.committing.change import (
+    ROW_MAP_SCHEMA,
+    Change,
+    Committed,
+    Conflict,
+    ManifestRewrite,
+    Outcome,
+    Rejected,
+    Unknown,
+)
+from pyarctic.iceberg.committing.commit import Listener, Step, commit
+from pyarctic.iceberg.committing.proof import ContentHash, Proof
+
+__all__ = [
+    "ROW_MAP_SCHEMA",
+    "Change",
+    "Committed",
+    "Conflict",
+    "ContentHash",
+    "Listener",
+    "ManifestRewrite",
+    "Outcome",
+    "Proof",
+    "Rejected",
+    "Step",
+    "Unknown",
+    "commit",
+]

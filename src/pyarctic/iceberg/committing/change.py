@@ -1,0 +1,235 @@
+"""A change of a table as data, and what can become of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.statistics import StatisticsFile
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg.committing.proof import Proof
+from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
+from pyarctic.iceberg.manifests import DATA, EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES
+from pyarctic.iceberg.writing.newfile import NewFile
+
+ROW_MAP_SCHEMA = pl.Schema(
+    {"source": pl.String, "position": pl.Int64, "length": pl.Int64, "target": pl.String, "target_position": pl.Int64}
+)
+"""Where the rows of replaced files went: runs of `length` neighbouring rows of data file `source`, from `position` on, lie
+in the new data file `target` from `target_position` on. Rows in no run were left out."""
+
+
+def new_snapshot_id() -> int:
+    """A random snapshot id, as the specification suggests."""
+    high, low = divmod(uuid.uuid4().int, 1 << 64)
+    return (high ^ low) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def no_files() -> pl.DataFrame:
+    return pl.DataFrame(schema=FILE_SCHEMA)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Change:
+    """What is to become of a table, in one snapshot.
+
+    Its snapshot id is chosen here, before anything happens: whoever commits the same change again, after a crash or a lost
+    answer, finds out whether it was committed, and never commits it twice.
+    """
+
+    start: int | None
+    """The snapshot it was planned on; None when the table had none."""
+    add: tuple[NewFile, ...] = ()
+    remove: pl.DataFrame = field(default_factory=no_files)
+    """Rows of a file list. Their `manifest_path` is where to look first."""
+    rewrites: bool = False
+    """A promise: the table has the same rows before and after. It must be proved."""
+    proof: Proof | None = None
+    row_map: pl.DataFrame | None = None
+    """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files."""
+    branch: str = "main"
+    set_properties: Mapping[str, str] = field(default_factory=dict)
+    remove_properties: tuple[str, ...] = ()
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    statistics: tuple[StatisticsFile, ...] = ()
+    snapshot_id: int = field(default_factory=new_snapshot_id)
+
+    def __post_init__(self) -> None:
+        if not (self.changes_files or self.set_properties or self.remove_properties or self.statistics):
+            raise UsageError("the change is empty", hint="Give files to add or remove, properties or statistics.")
+        missing = [name for name in FILE_SCHEMA if name not in self.remove.columns]
+        if missing:
+            raise UsageError(f"files to remove lack the columns {missing}", hint="Take them from a table's file list.")
+        _refuse_twice("added", [(file.path, file.content_offset) for file in self.add])
+        if self.remove.select(FILE_IDENTITY).is_duplicated().any():
+            path = self.remove.filter(pl.struct(FILE_IDENTITY).is_duplicated())["file_path"][0]
+            raise UsageError(f"the change removes a file twice: {path}", file=path)
+        both = {file.path for file in self.added_data} & set(self.remove["file_path"])
+        if both:
+            raise UsageError(f"the change adds and removes the same file: {min(both)}", file=min(both))
+        for file in self.add:
+            _check_file(file)
+        self._check_references()
+        if self.rewrites:
+            self._check_rewrite()
+
+    def _check_references(self) -> None:
+        removed = set(self.removed_data["file_path"])
+        for file in self.added_deletes:
+            if file.referenced_data_file in removed:
+                raise UsageError(
+                    f"the change removes data file {file.referenced_data_file} and adds deletes for it",
+                    file=file.path,
+                    hint="Leave one of both out.",
+                )
+        _refuse_twice("given a deletion vector", [file.referenced_data_file for file in self.add if file.is_vector])
+
+    def _check_rewrite(self) -> None:
+        if self.remove.is_empty():
+            raise UsageError("a rewrite must remove files", hint="Without any it is an append or a delete: rewrites=False.")
+        if self.added_data and self.removed_data.is_empty():
+            raise UsageError("a rewrite adds data files but replaces none", hint="New rows are an append: rewrites=False.")
+        if self.removed_data.height and self.proof is None:
+            raise UsageError(
+                "a rewrite of data files needs its proof",
+                hint="Give Proof(rows_in=…, rows_deleted=…, rows_out=…) as counted while rewriting.",
+            )
+        if self.row_map is not None:
+            if dict(self.row_map.schema) != dict(ROW_MAP_SCHEMA):
+                raise UsageError(f"row map has the columns {self.row_map.schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
+            strangers = set(self.row_map["target"].unique()) - {file.path for file in self.added_data}
+            if strangers:
+                raise UsageError(f"row map names a file that the change does not add: {min(strangers)}")
+
+    @property
+    def changes_files(self) -> bool:
+        """True when it makes a snapshot; a change of properties or statistics alone makes none."""
+        return bool(self.add) or self.remove.height > 0
+
+    @property
+    def added_data(self) -> list[NewFile]:
+        return [file for file in self.add if file.content == DATA]
+
+    @property
+    def added_deletes(self) -> list[NewFile]:
+        return [file for file in self.add if file.content != DATA]
+
+    @property
+    def removed_data(self) -> pl.DataFrame:
+        return self.remove.filter(IS_DATA)
+
+    @property
+    def removed_deletes(self) -> pl.DataFrame:
+        return self.remove.filter(~IS_DATA)
+
+    @property
+    def operation(self) -> Operation:
+        """What the snapshot says it did; readers of changes and other writers' validation go by it."""
+        if self.rewrites:
+            new = {file.path for file in self.added_data}
+            for_others = any(file.referenced_data_file not in new for file in self.added_deletes)
+            # Iceberg Java overlooks deletes that a `replace` adds to files it is itself rewriting.
+            return Operation.OVERWRITE if for_others else Operation.REPLACE
+        if not self.added_data:
+            return Operation.DELETE
+        return Operation.OVERWRITE if self.added_deletes or self.remove.height else Operation.APPEND
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestRewrite:
+    """Sort the entries of manifests by partition and put them into manifests of the right size; files stay as they are.
+
+    `manifests` are paths; None means all. One that is gone by the time of the commit is left out.
+    """
+
+    manifests: frozenset[str] | None = None
+    branch: str = "main"
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    snapshot_id: int = field(default_factory=new_snapshot_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """It is in the table. `snapshot_id` is None when no snapshot was needed."""
+
+    snapshot_id: int | None
+    metadata: TableMetadata
+    attempts: int
+    rebased_rows: int = 0
+    """Rows whose deletes arrived during a rewrite and were moved over to the new files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """Others kept committing first. Nothing was changed; the same change may be tried again later."""
+
+    reason: str
+    attempts: int
+
+
+RejectedCode = Literal[
+    "not-live",
+    "files-gone",
+    "deletes-arrived",
+    "history-lost",
+    "format",
+    "mismatch",
+    "proof",
+    "added-twice",
+    "replaced-table",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """It cannot be applied to the table as it is now. Nothing was changed; plan anew."""
+
+    code: RejectedCode
+    reason: str
+    hint: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """The catalog did not say whether it took the commit. Nothing was deleted. Commit the same change again to find out."""
+
+    snapshot_id: int | None
+    reason: str
+    attempts: int
+
+
+Outcome = Committed | Conflict | Rejected | Unknown
+
+
+def _refuse_twice(what: str, names: Iterable[Any]) -> None:
+    seen = set()
+    for name in names:
+        if name in seen:
+            path = name[0] if isinstance(name, tuple) else name
+            raise UsageError(f"a file is {what} twice by one change: {path}", file=path)
+        seen.add(name)
+
+
+def _check_file(file: NewFile) -> None:
+    if file.record_count < 0 or file.file_size_bytes < 0:
+        raise UsageError(f"file with negative rows or size: {file.path}", file=file.path)
+    if file.content == EQUALITY_DELETES and not file.equality_ids:
+        raise UsageError(f"equality delete file without key columns: {file.path}", file=file.path)
+    if file.content != EQUALITY_DELETES and file.equality_ids:
+        raise UsageError(f"only equality delete files have key columns: {file.path}", file=file.path)
+    if file.content not in (DATA, POSITION_DELETES, EQUALITY_DELETES):
+        raise UsageError(f"file of unknown content {file.content}: {file.path}", file=file.path)
+    located = (file.content_offset, file.content_size_bytes, file.referenced_data_file)
+    if file.is_vector and None in located:
+        raise UsageError(
+            f"deletion vector without offset, size or the data file it is about: {file.path}",
+            hint="pyarctic.iceberg.writing.write_vectors gives all of them.",
+            file=file.path,
+        )

@@ -1,0 +1,203 @@
+"""The commit: attempts until the catalog takes the change, and an answer that can be trusted.
+
+An attempt loads the table, validates the change against it, writes metadata files and asks the catalog to swap. Whatever
+happens, the snapshot id of the change tells whether it is in the table. If the catalog's answer is lost and the table has
+not moved, the very same request is sent again: it can be taken only once, because it demands the branch where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from pyarctic.errors import NotFound
+from pyarctic.iceberg.committing.change import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown
+from pyarctic.iceberg.committing.prepare import Preparation, Request, foundation
+from pyarctic.iceberg.committing.state import Refusal, TableState
+from pyarctic.iceberg.filelist import FileList
+from pyarctic.iceberg.gaps import close_gaps, staged_metadata
+from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader
+from pyarctic.iceberg.writing.manifestfiles import MetadataFiles, remove_quietly
+from pyarctic.iceberg.writing.properties import whole_property
+
+Step = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
+Listener = Callable[[Step], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How often and how patiently to try again, as the table's properties say."""
+
+    times: int
+    least_wait: float
+    most_wait: float
+    total: float
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> Self:
+        properties = metadata.properties
+        return cls(
+            times=whole_property(properties, "commit.retry.num-retries", 4),
+            least_wait=whole_property(properties, "commit.retry.min-wait-ms", 100) / 1000,
+            most_wait=whole_property(properties, "commit.retry.max-wait-ms", 60_000) / 1000,
+            total=whole_property(properties, "commit.retry.total-timeout-ms", 1_800_000) / 1000,
+        )
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to wait after an attempt: doubling, and never the same for two who collided."""
+        longest = min(self.least_wait * 2 ** (attempt - 1), self.most_wait)
+        return random.uniform(0.5 * longest, longest)  # noqa: S311  # no secret
+
+
+def commit(
+    table: Table,
+    change: Change | ManifestRewrite,
+    *,
+    known: FileList | None = None,
+    listen: Listener = lambda _: None,
+) -> Outcome:
+    """Apply a change to a table, atomically.
+
+    `known` is a file list of the table, such as the one the change was planned with: manifests it has are not read again,
+    and added files are looked for among all of them. `listen` is told every step.
+    """
+    close_gaps()
+    return _Commit(table, change, known, listen).run()
+
+
+class _Commit:
+    def __init__(self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: Listener) -> None:
+        self._table = table
+        self._change = change
+        self._listen = listen
+        self._reader = known.reader(table.io) if known else ManifestReader(table.io)
+        self._preparation = Preparation(MetadataFiles(table.metadata, table.io), thorough=known is not None)
+        self._doubtful: Request | None = None
+        """Sent, and not known to have failed or to have been taken."""
+        self._in_doubt: set[str] = set()
+        self._attempts = 0
+
+    def run(self) -> Outcome:
+        retry = Retry.of(self._table.metadata)
+        deadline = time.monotonic() + retry.total
+        while True:
+            self._attempts += 1
+            try:
+                outcome = self._attempt()
+            except BaseException:
+                if self._doubtful is None:
+                    self._clean(keep=frozenset())
+                raise
+            last = self._attempts > retry.times or time.monotonic() > deadline
+            if not isinstance(outcome, Conflict | Unknown) or last:
+                break
+            time.sleep(retry.pause(self._attempts))
+        if isinstance(outcome, Conflict | Rejected):
+            self._clean(keep=frozenset())
+        self._listen("cleaned")
+        return outcome
+
+    def _attempt(self) -> Outcome:
+        try:
+            table = self._table.catalog.load_table(self._table.name())
+        except NoSuchTableError as cause:
+            raise NotFound("the table does not exist any more", hint="It was dropped or renamed meanwhile.") from cause
+        except Exception as cause:
+            if self._doubtful is None:
+                raise
+            return self._unknown(cause)
+        self._listen("loaded")
+        if table.metadata.table_uuid != self._table.metadata.table_uuid:
+            return Rejected(
+                code="replaced-table",
+                reason="another table has the name now",
+                hint="The table was dropped and created anew. Open it again and plan on it.",
+            )
+        if self._has_landed(table.metadata):
+            return self._committed(table.metadata)
+        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        request = self._doubtful
+        if request is None or request.built_on != foundation(state):
+            try:
+                request = self._preparation.request(self._change, state)
+            except Refusal as refusal:
+                return refusal.rejected
+        self._listen("prepared")
+        return self._send(table, request)
+
+    def _send(self, table: Table, request: Request) -> Outcome:
+        self._doubtful = request
+        with staged_metadata() as staged:
+            try:
+                response = table.catalog.commit_table(table, request.requirements, request.updates)
+            except Exception as error:  # noqa: BLE001  # any failure but a plain conflict leaves the outcome open
+                self._listen("sent")
+                if not _is_conflict(error):
+                    self._in_doubt |= request.files
+                    return self._unknown(error)
+                self._doubtful = None
+                remove_quietly(table.io, staged)
+                return Conflict(reason=_one_line(error), attempts=self._attempts)
+        self._listen("sent")
+        with contextlib.suppress(Exception):  # as PyIceberg does: old metadata files that stay do no harm
+            table.catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
+        return self._committed(response.metadata, request)
+
+    def _has_landed(self, metadata: TableMetadata) -> bool:
+        return metadata.snapshot_by_id(self._change.snapshot_id) is not None
+
+    def _committed(self, metadata: TableMetadata, request: Request | None = None) -> Committed:
+        snapshot = metadata.snapshot_by_id(self._change.snapshot_id)
+        self._listen("answered")
+        self._clean(keep=request.files if request else self._used_by(snapshot))
+        summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+        return Committed(
+            snapshot_id=snapshot.snapshot_id if snapshot else None,
+            metadata=metadata,
+            attempts=self._attempts,
+            rebased_rows=int(summary.get("arctic.rebased-rows", 0)),
+        )
+
+    def _used_by(self, snapshot: Snapshot | None) -> frozenset[str]:
+        """What of our files a snapshot needs that was found in the table: which attempt made it is not known."""
+        if snapshot is None:
+            return frozenset()
+        manifests = self._reader.manifests(snapshot)
+        ours = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id and m.content == DELETES_MANIFEST]
+        deletes = self._reader.files_of(ours)["file_path"]
+        return frozenset([snapshot.manifest_list, *(m.path for m in manifests), *deletes])
+
+    def _unknown(self, cause: Exception) -> Unknown:
+        snapshot_id = self._change.snapshot_id
+        return Unknown(snapshot_id=snapshot_id, reason=_one_line(cause), attempts=self._attempts)
+
+    def _clean(self, keep: frozenset[str]) -> None:
+        """Remove what attempts wrote and no snapshot uses. Files of an attempt whose answer was lost always stay."""
+        preparation = self._preparation
+        stay = keep | self._in_doubt
+        preparation.files.remove([path for path in preparation.files.written if path not in stay])
+        remove_quietly(self._table.io, [path for path in preparation.rebased_files if path not in stay])
+
+
+def _is_conflict(error: Exception) -> bool:
+    """True when the catalog certainly did not take the commit, because another one came first."""
+    if isinstance(error, CommitFailedException):
+        return True
+    # Client-side catalogs notice a commit to another branch only by the numbers it took.
+    text = str(error)
+    return isinstance(error, ValueError) and (
+        "sequence number" in text or "first row id" in text or "already exists" in text
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

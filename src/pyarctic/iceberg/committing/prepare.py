@@ -1,0 +1,343 @@
+"""From a change and the table as it is now to the request for the catalog: manifests, manifest list, snapshot.
+
+What one attempt wrote serves the next one where it still fits: new manifests always, filtered ones as long as the manifest
+they replace is in the table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import polars as pl
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    SetStatisticsUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from pyarctic.iceberg.committing import validate
+from pyarctic.iceberg.committing.change import Change, ManifestRewrite, no_files
+from pyarctic.iceberg.committing.rebase import rebase, write_rebased
+from pyarctic.iceberg.committing.state import Refusal, TableState
+from pyarctic.iceberg.committing.summary import summarize
+from pyarctic.iceberg.filelist import FILE_IDENTITY
+from pyarctic.iceberg.manifests import (
+    DATA,
+    DATA_MANIFEST,
+    DELETED,
+    FILE_SCHEMA,
+    POSITION_DELETES,
+    ManifestRef,
+    describe_entries,
+    read_raw_manifest,
+)
+from pyarctic.iceberg.writing.entries import EntryBatch, carried_entries, new_entries
+from pyarctic.iceberg.writing.manifestfiles import UNASSIGNED, MetadataFiles
+from pyarctic.iceberg.writing.newfile import NewFile
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is sent to the catalog, and the files that must stay if it gets there."""
+
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    files: frozenset[str]
+    rebased_rows: int = 0
+    built_on: tuple[Hashable, ...] = ()
+    """What of the table's state it rests on: unchanged, the very same request may be sent again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contents:
+    """The manifests of the snapshot to be, and what came and went."""
+
+    manifests: list[ManifestRef]
+    added: pl.DataFrame
+    removed: pl.DataFrame
+    rebased_rows: int = 0
+    delete_files: tuple[str, ...] = ()
+
+
+class Preparation:
+    """Prepares the attempts of one commit and remembers what they wrote."""
+
+    def __init__(self, files: MetadataFiles, *, thorough: bool) -> None:
+        """`thorough`: all manifests are at hand, so that all files of the table can be looked at."""
+        self.files = files
+        self._thorough = thorough
+        self.rebased_files: list[str] = []
+        self._attempts = 0
+        self._kept: dict[Hashable, object] = {}
+
+    def request(self, change: Change | ManifestRewrite, state: TableState) -> Request:
+        """Validate the change against the table as it is, write what is needed; refuses if it does not fit."""
+        self.files.for_table(state.metadata)
+        self._attempts += 1
+        requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=state.metadata.table_uuid),)
+        updates: list[TableUpdate] = []
+        contents = None
+        if isinstance(change, ManifestRewrite):
+            contents = self._rewritten(change, state)
+            operation, extra = Operation.REPLACE, dict(change.snapshot_properties)
+        else:
+            operation, extra = change.operation, _told(change)
+            if change.changes_files:
+                contents = self._changed(change, state)
+                extra |= {"arctic.rebased-rows": str(contents.rebased_rows)} if contents.rebased_rows else {}
+        used: set[str] = set()
+        if contents is not None:
+            snapshot, manifests = self._snapshot(change, state, contents, operation, extra)
+            updates += [AddSnapshotUpdate(snapshot=snapshot), _moved_ref(state, snapshot.snapshot_id)]
+            head = state.ref.snapshot_id if state.ref else None
+            requirements = (*requirements, AssertRefSnapshotId.model_validate({"ref": state.branch, "snapshot-id": head}))
+            used = {snapshot.manifest_list, *(m.path for m in manifests), *contents.delete_files}
+        if isinstance(change, Change):
+            updates += _other_updates(change)
+        return Request(
+            updates=tuple(updates),
+            requirements=requirements,
+            files=frozenset(used),
+            rebased_rows=contents.rebased_rows if contents else 0,
+            built_on=foundation(state),
+        )
+
+    def _changed(self, change: Change, state: TableState) -> _Contents:
+        validate.check_fits(change, state)
+        since = _since(change, state)
+        validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
+        removed = validate.locate(validate.still_to_remove(change, state), state, since)
+        validate.check_targets(change, state)
+        validate.check_removed_deletes(change, state, since)
+        rebased = rebase(change, state, since)
+        removed = pl.concat([removed, validate.companions(change, state), rebased.leaving])
+        removed = removed.unique(FILE_IDENTITY, maintain_order=True)
+        moved = self._once(
+            ("rebased", state.version, rebased.key()),
+            lambda: write_rebased(change, state, rebased.dead) if rebased.dead else [],
+        )
+        self.rebased_files += [file.path for file in moved if file.path not in self.rebased_files]
+        add = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)] + moved
+        new = self._once(("new", state.version, tuple(map(id, add))), lambda: self._new_manifests(change, state, add))
+        manifests, added = new
+        return _Contents(
+            manifests=manifests + self._filtered(change, state, removed),
+            added=added,
+            removed=removed,
+            rebased_rows=rebased.moved_rows,
+            delete_files=tuple(file.path for file in moved),
+        )
+
+    def _new_manifests(
+        self, change: Change, state: TableState, add: Sequence[NewFile]
+    ) -> tuple[list[ManifestRef], pl.DataFrame]:
+        groups: dict[tuple[int, bool], list[NewFile]] = {}
+        for file in add:
+            groups.setdefault((file.spec_id, file.content == DATA), []).append(file)
+        manifests: list[ManifestRef] = []
+        described = [no_files()]
+        for files in groups.values():
+            batch = _encoded(state, files, change.snapshot_id).clustered()
+            manifests += self.files.write_manifests(batch, change.snapshot_id)
+            described.append(batch.facts.select(FILE_SCHEMA.names()))
+        return manifests, pl.concat(described)
+
+    def _filtered(self, change: Change, state: TableState, removed: pl.DataFrame) -> list[ManifestRef]:
+        """The table's manifests, those with removed files written anew."""
+        leaving = {str(path): group for (path,), group in removed.group_by("manifest_path")}
+        manifests: list[ManifestRef] = []
+        for manifest in state.manifests:
+            if manifest.path in leaving:
+                manifests += self._without(change, state, manifest, leaving[manifest.path])
+            elif manifest.added_files != 0 or manifest.existing_files != 0:  # one of removed entries only has done its duty
+                manifests.append(manifest)
+        return manifests
+
+    def _without(self, change: Change, state: TableState, manifest: ManifestRef, leaving: pl.DataFrame) -> list[ManifestRef]:
+        def write() -> list[ManifestRef]:
+            raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
+            entries = describe_entries(raw).with_row_index("row")
+            hit = entries.filter(pl.col("status") != DELETED).join(leaving, on=FILE_IDENTITY, how="semi", nulls_equal=True)
+            removed = entries["row"].is_in(hit["row"].implode())
+            batch = carried_entries(state.version, raw, removed, change.snapshot_id)
+            return self.files.write_manifests(batch, change.snapshot_id)
+
+        identity = tuple(leaving.select(FILE_IDENTITY).sort(FILE_IDENTITY).iter_rows())
+        return self._once(("without", state.version, manifest.path, manifest.first_row_id, identity), write)
+
+    def _rewritten(self, change: ManifestRewrite, state: TableState) -> _Contents:
+        chosen = [m for m in state.manifests if change.manifests is None or m.path in change.manifests]
+        if not chosen:
+            raise Refusal("files-gone", "none of the manifests to rewrite is in the table any more")
+
+        def write() -> list[ManifestRef]:
+            groups: list[list[EntryBatch]] = []
+            for manifest in chosen:
+                raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
+                none = pl.repeat(value=False, n=raw.container.count, dtype=pl.Boolean, eager=True)
+                batch = carried_entries(state.version, raw, none, change.snapshot_id)
+                group = next((group for group in groups if group[0].can_join(batch)), None)
+                if group is None:
+                    groups.append([batch])
+                else:
+                    group.append(batch)
+            joined = [EntryBatch.joined(group).clustered() for group in groups]
+            return [ref for batch in joined for ref in self.files.write_manifests(batch, change.snapshot_id)]
+
+        key = ("rewritten", state.version, tuple((m.path, m.first_row_id) for m in chosen))
+        rest = [m for m in state.manifests if m not in chosen]
+        return _Contents(manifests=self._once(key, write) + rest, added=no_files(), removed=no_files())
+
+    def _snapshot(
+        self,
+        change: Change | ManifestRewrite,
+        state: TableState,
+        contents: _Contents,
+        operation: Operation,
+        extra: dict[str, str],
+    ) -> tuple[Snapshot, list[ManifestRef]]:
+        sequence = state.last_sequence_number + 1 if state.version > 1 else 0
+        first_row = state.next_row_id
+        manifests, next_row = _assigned(state, contents.manifests, sequence, first_row)
+        parent_id = state.parent.snapshot_id if state.parent else None
+        header = {"snapshot-id": str(change.snapshot_id), "parent-snapshot-id": str(parent_id or "null")}
+        header |= {"sequence-number": str(sequence)} if state.version > 1 else {}
+        header |= {"first-row-id": str(first_row)} if first_row is not None else {}
+        summary = summarize(
+            operation,
+            parent=state.parent,
+            added=contents.added,
+            removed=contents.removed,
+            before=state.manifests,
+            after=manifests,
+            snapshot_id=change.snapshot_id,
+            extra=extra,
+        )
+        told = {
+            "snapshot-id": change.snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": sequence,
+            "timestamp-ms": max(time.time_ns() // 1_000_000, state.metadata.last_updated_ms + 1),
+            "manifest-list": self.files.write_list(manifests, header, f"{change.snapshot_id}-{self._attempts}"),
+            "summary": summary,
+            "schema-id": state.metadata.current_schema_id,
+        }
+        if first_row is not None and next_row is not None:
+            told |= {"first-row-id": first_row, "added-rows": next_row - first_row}
+        snapshot = Snapshot.model_validate(told)
+        return snapshot, manifests
+
+    def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]  # type: ignore[return-value]
+
+
+def foundation(state: TableState) -> tuple[Hashable, ...]:
+    """What a request rests on."""
+    head = state.parent.snapshot_id if state.parent else None
+    return (state.version, head, state.last_sequence_number, state.next_row_id)
+
+
+def _since(change: Change, state: TableState) -> pl.DataFrame:
+    """What came and went since the change was planned, where it matters."""
+    names_files = change.remove.height or any(file.content == POSITION_DELETES for file in change.add)
+    if names_files:
+        return state.changed_since(change.start)
+    try:
+        # An append fits any table. It is still asked whether the files are there already, as far back as it was begun.
+        return state.changed_since(change.start if change.start is not None else _head(state))
+    except Refusal:
+        return state.reader.files_of(state.manifests).with_columns(change=pl.lit("added"))
+
+
+def _arrived(since: pl.DataFrame) -> pl.DataFrame:
+    return since.filter(pl.col("change") == "added")
+
+
+def _head(state: TableState) -> int | None:
+    return state.parent.snapshot_id if state.parent else None
+
+
+def _encoded(state: TableState, files: Sequence[NewFile], snapshot_id: int) -> EntryBatch:
+    try:
+        return new_entries(state.metadata, files, snapshot_id)
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise Refusal(
+            "mismatch",
+            f"partition values or metrics do not fit partition spec {files[0].spec_id}: {cause}",
+            f"The spec is: {state.metadata.specs()[files[0].spec_id]}.",
+            file=files[0].path,
+        ) from cause
+
+
+def _assigned(
+    state: TableState, manifests: Sequence[ManifestRef], sequence: int, next_row: int | None
+) -> tuple[list[ManifestRef], int | None]:
+    """The manifests with what only the commit can give: its sequence number, and row ids to all that have none."""
+    assigned = []
+    for manifest in manifests:
+        if manifest.sequence_number == UNASSIGNED:
+            manifest = replace(manifest, sequence_number=sequence)
+        if manifest.min_sequence_number == UNASSIGNED:
+            manifest = replace(manifest, min_sequence_number=sequence)
+        if manifest.added_files is None or manifest.added_rows is None:
+            manifest = _counted(state, manifest)
+        if next_row is not None and manifest.content == DATA_MANIFEST and manifest.first_row_id is None:
+            manifest = replace(manifest, first_row_id=next_row)
+            next_row += (manifest.existing_rows or 0) + (manifest.added_rows or 0)
+        assigned.append(manifest)
+    return assigned, next_row
+
+
+def _counted(state: TableState, manifest: ManifestRef) -> ManifestRef:
+    """Old v1 writers told no counts. All live files of such a manifest are told as existing."""
+    files = state.reader.files(manifest)
+    return replace(
+        manifest,
+        added_files=0,
+        existing_files=files.height,
+        deleted_files=0,
+        added_rows=0,
+        existing_rows=int(files["record_count"].sum()),
+        deleted_rows=0,
+    )
+
+
+def _told(change: Change) -> dict[str, str]:
+    return {**change.snapshot_properties, **(change.proof.summary() if change.proof else {})}
+
+
+def _moved_ref(state: TableState, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """The branch at the new snapshot, with the retention it had."""
+    told: dict[str, object] = {"ref-name": state.branch, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+    if state.ref is not None:
+        told |= {
+            "max-ref-age-ms": state.ref.max_ref_age_ms,
+            "max-snapshot-age-ms": state.ref.max_snapshot_age_ms,
+            "min-snapshots-to-keep": state.ref.min_snapshots_to_keep,
+        }
+    return SetSnapshotRefUpdate.model_validate(told)
+
+
+def _other_updates(change: Change) -> list[TableUpdate]:
+    updates: list[TableUpdate] = []
+    if change.set_properties:
+        updates.append(SetPropertiesUpdate(updates=dict(change.set_properties)))
+    if change.remove_properties:
+        updates.append(RemovePropertiesUpdate(removals=list(change.remove_properties)))
+    updates += [SetStatisticsUpdate.model_validate({"statistics": file}) for file in change.statistics]
+    return updates

@@ -1,0 +1,104 @@
+"""The table as one attempt of a commit finds it, and the refusal to go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV3
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg.committing.change import Rejected, RejectedCode
+from pyarctic.iceberg.filelist import changed_files
+from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader, ManifestRef
+from pyarctic.iceberg.partitions import PartitionDecoder
+
+PLAN_ANEW = "Plan it anew on the current snapshot."
+
+
+class Refusal(Exception):
+    """Carries a rejection out of the depth of an attempt."""
+
+    def __init__(self, code: RejectedCode, reason: str, hint: str = PLAN_ANEW, **facts: Any) -> None:
+        super().__init__(reason)
+        self.rejected = Rejected(code=code, reason=reason, hint=hint, facts=facts)
+
+
+@dataclass(frozen=True)
+class TableState:
+    """Metadata as just loaded, the branch's head, and the manifests to build on."""
+
+    metadata: TableMetadata
+    branch: str
+    reader: ManifestReader
+
+    def __post_init__(self) -> None:
+        if self.ref is not None and self.ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+            raise UsageError(f"{self.branch!r} is a tag: tags do not move", hint="Commit to a branch.")
+
+    @property
+    def version(self) -> int:
+        return self.metadata.format_version
+
+    @property
+    def last_sequence_number(self) -> int:
+        return 0 if isinstance(self.metadata, TableMetadataV1) else self.metadata.last_sequence_number
+
+    @property
+    def next_row_id(self) -> int | None:
+        """The row id that comes next; None where rows have none."""
+        return (self.metadata.next_row_id or 0) if isinstance(self.metadata, TableMetadataV3) else None
+
+    @property
+    def ref(self) -> SnapshotRef | None:
+        return self.metadata.refs.get(self.branch)
+
+    @cached_property
+    def parent(self) -> Snapshot | None:
+        """The head of the branch; a new branch begins at the table's current snapshot."""
+        if self.ref is None:
+            return self.metadata.current_snapshot()
+        return self.metadata.snapshot_by_id(self.ref.snapshot_id)
+
+    @cached_property
+    def manifests(self) -> list[ManifestRef]:
+        return self.reader.manifests(self.parent)
+
+    @cached_property
+    def decoder(self) -> PartitionDecoder:
+        return PartitionDecoder(self.metadata)
+
+    def deletes(self) -> pl.DataFrame:
+        """All live delete files."""
+        return self.reader.files_of(m for m in self.manifests if m.content == DELETES_MANIFEST)
+
+    def data(self, spec_ids: set[int]) -> pl.DataFrame:
+        """The live data files of some partition specs."""
+        return self.reader.files_of(m for m in self.manifests if m.content != DELETES_MANIFEST and m.spec_id in spec_ids)
+
+    def changed_since(self, start: int | None) -> pl.DataFrame:
+        """What came and went since a snapshot, as `changed_files` tells it. Its history must lead to that snapshot."""
+        head = self.parent.snapshot_id if self.parent else None
+        if start == head:
+            return changed_files(self.reader, None, None)
+        begun = None
+        if start is not None:
+            lineage = {s.snapshot_id: s for s in ancestors_of(self.parent, self.metadata)} if self.parent else {}
+            if start not in lineage:
+                raise Refusal(
+                    "history-lost",
+                    f"snapshot {start}, on which the change was planned, is not in the history of {self.branch!r} any more",
+                    "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
+                    start=start,
+                )
+            begun = lineage[start]
+        return changed_files(self.reader, begun, self.parent)
+
+    def sequence_of(self, start: int | None) -> int:
+        """The sequence number of the snapshot a change was planned on."""
+        snapshot = self.metadata.snapshot_by_id(start) if start is not None else None
+        return (snapshot.sequence_number or 0) if snapshot else 0

@@ -1,0 +1,232 @@
+"""Whether a change still fits the table: asked on every attempt, of the table as it is then.
+
+The rules are those of Iceberg Java, stricter where Java can lose or resurrect rows. They look at the net difference between
+the snapshot the change was planned on and the branch's head, whatever the operations in between were called.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from pyarctic.iceberg.committing.change import Change
+from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
+from pyarctic.iceberg.deletes import match_deletes
+from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES
+from pyarctic.iceberg.writing.newfile import NewFile
+
+
+def check_fits(change: Change, state: TableState) -> None:
+    """Files must be such as the table, as it is now, can hold."""
+    for file in change.add:
+        _check_format(file, state)
+        _check_partition(file, state)
+        _check_columns(file, state)
+        _check_sequence(change, file, state)
+    if change.proof is not None:
+        removed = int(change.removed_data["record_count"].sum())
+        fault = change.proof.fault(removed, sum(file.record_count for file in change.added_data))
+        if fault:
+            raise Refusal("proof", f"the rows do not balance: {fault}", "The rewrite is faulty. Nothing was committed.")
+
+
+def _check_format(file: NewFile, state: TableState) -> None:
+    version = state.version
+    if file.content != DATA and version < 2:
+        raise Refusal("format", f"format version 1 has no deletes: {file.path}", "Upgrade the table first.", file=file.path)
+    if file.is_vector and version < 3:
+        raise Refusal(
+            "format",
+            f"deletion vectors need format version 3, the table has {version}: {file.path}",
+            "Write position delete files.",
+            file=file.path,
+        )
+    if file.content == POSITION_DELETES and not file.is_vector and version > 2:
+        raise Refusal(
+            "format",
+            f"format version {version} takes no new position delete files: {file.path}",
+            "The table may have been upgraded meanwhile. Write deletion vectors.",
+            file=file.path,
+        )
+
+
+def _check_partition(file: NewFile, state: TableState) -> None:
+    spec = state.metadata.specs().get(file.spec_id)
+    if spec is None:
+        raise Refusal(
+            "mismatch",
+            f"the table has no partition spec {file.spec_id}: {file.path}",
+            f"There are: {sorted(state.metadata.specs())}.",
+            file=file.path,
+        )
+    if len(spec.fields) != len(file.partition):
+        raise Refusal(
+            "mismatch",
+            f"{len(file.partition)} partition values, but spec {file.spec_id} has {len(spec.fields)} fields: {file.path}",
+            f"The spec is: {spec}.",
+            file=file.path,
+        )
+
+
+def _check_columns(file: NewFile, state: TableState) -> None:
+    known = {field_id for schema in state.metadata.schemas for field_id in schema.field_ids}
+    lacking = set(file.equality_ids) - known
+    if file.content == DATA:
+        # A reserved id (row lineage, positions) is no column of the table.
+        lacking |= {i for i in file.metrics.value_counts if i < 2_147_483_447} - known
+    if lacking:
+        raise Refusal(
+            "mismatch",
+            f"no schema of the table has a column with id {min(lacking)}: {file.path}",
+            "The file was written for another table.",
+            file=file.path,
+        )
+
+
+def _check_sequence(change: Change, file: NewFile, state: TableState) -> None:
+    number = file.data_sequence_number
+    planned = state.sequence_of(change.start)
+    if number is not None and not 0 <= number <= planned:
+        raise Refusal(
+            "mismatch",
+            f"data sequence number {number} is not one of the planned snapshot's past (up to {planned}): {file.path}",
+            "A rewritten file takes the sequence number of the snapshot it was planned on.",
+            file=file.path,
+        )
+
+
+def check_not_there(change: Change, since: pl.DataFrame) -> None:
+    """A file must not be added that another commit has added already: its rows would be doubled."""
+    mine = pl.DataFrame(
+        {"file_path": [file.path for file in change.add], "content_offset": [f.content_offset for f in change.add]}
+    )
+    there = mine.cast({"content_offset": pl.Int64}).join(
+        since.filter(pl.col("change") == "added"), on=["file_path", "content_offset"], nulls_equal=True
+    )
+    if there.height:
+        path = there["file_path"][0]
+        raise Refusal(
+            "added-twice",
+            f"the table has the file already: {path}",
+            f"Snapshot {there['snapshot_id'][0]} added it. Write every file under a name of its own, and add it once.",
+            file=path,
+        )
+
+
+def locate(remove: pl.DataFrame, state: TableState, since: pl.DataFrame) -> pl.DataFrame:
+    """The files to remove with the manifests they are in now; refuses if one is not live."""
+    present = {m.path for m in state.manifests}
+    stayed = remove.filter(pl.col("manifest_path").is_in(list(present)))
+    moved = remove.join(stayed, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    found = [_found(stayed, state, since, present)]
+    if moved.height:
+        # Its manifest was rewritten since: what the table has now is found by reading those of its spec.
+        kinds = {(spec_id, content != DATA) for spec_id, content in moved.select("spec_id", "content").unique().iter_rows()}
+        manifests = {m.path for m in state.manifests if (m.spec_id, m.content == DELETES_MANIFEST) in kinds}
+        found.append(_found(moved, state, since, manifests))
+    return pl.concat(found)
+
+
+def _found(wanted: pl.DataFrame, state: TableState, since: pl.DataFrame, manifests: set[str]) -> pl.DataFrame:
+    hinted = set(wanted["manifest_path"]) & manifests
+    listed = state.reader.files_of(m for m in state.manifests if m.path in (hinted or manifests))
+    live = listed.join(wanted.select(FILE_IDENTITY), on=FILE_IDENTITY, how="semi", nulls_equal=True)
+    missing = wanted.join(live, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    if missing.height:
+        _refuse_missing(missing, since)
+    return live
+
+
+def _refuse_missing(missing: pl.DataFrame, since: pl.DataFrame) -> None:
+    gone = since.filter(pl.col("change") == "removed")
+    taken = missing.join(gone, on=FILE_IDENTITY, how="semi", nulls_equal=True)
+    if taken.height:
+        raise Refusal(
+            "files-gone",
+            f"{taken.height} of the files to replace were replaced or dropped by others meanwhile, such as "
+            f"{taken['file_path'][0]}",
+            "Their rows are elsewhere now, or deleted. " + PLAN_ANEW,
+            file=taken["file_path"][0],
+        )
+    raise Refusal(
+        "not-live",
+        f"{missing.height} of the files to remove are not in the table, such as {missing['file_path'][0]}",
+        "Take the files to remove from the file list of the snapshot the change was planned on.",
+        file=missing["file_path"][0],
+    )
+
+
+def check_targets(change: Change, state: TableState) -> None:
+    """New position deletes and vectors must be about live data files, in their partition."""
+    about = {f.referenced_data_file: f for f in change.added_deletes if f.referenced_data_file is not None}
+    mine = {file.path: file for file in change.added_data}
+    elsewhere = {path: file for path, file in about.items() if path not in mine}
+    for path, delete in about.items():
+        if path in mine and (mine[path].spec_id, mine[path].partition) != (delete.spec_id, delete.partition):
+            _refuse_partition(delete)
+    if not elsewhere:
+        return
+    specs = {file.spec_id for file in elsewhere.values()}
+    live = state.data(specs).filter(pl.col("file_path").is_in(list(elsewhere)))
+    found = {path: (spec_id, key) for path, spec_id, key in live.select("file_path", "spec_id", "partition").iter_rows()}
+    for path, delete in elsewhere.items():
+        if path not in found:
+            raise Refusal(
+                "not-live",
+                f"delete file {delete.path} is about a data file that is not in the table: {path}",
+                "The data file was replaced or dropped meanwhile, or never was in the table or its partition. " + PLAN_ANEW,
+                file=path,
+            )
+        spec_id, key = found[path]
+        if (spec_id, state.decoder.values(spec_id, key)) != (delete.spec_id, delete.partition):
+            _refuse_partition(delete)
+
+
+def _refuse_partition(delete: NewFile) -> None:
+    raise Refusal(
+        "mismatch",
+        f"delete file {delete.path} is not in the partition of the data file it is about",
+        "Write deletes with the partition spec and values of their data file.",
+        file=delete.path,
+    )
+
+
+def check_removed_deletes(change: Change, state: TableState, since: pl.DataFrame) -> None:
+    """An equality delete may only leave if it hits no data that arrived meanwhile with an older sequence number, as a
+    rewrite by somebody else brings: the change was planned without that data, whose rows would come back."""
+    leaving = change.removed_deletes.filter(pl.col("content") == EQUALITY_DELETES)
+    arrived = since.filter((pl.col("change") == "added") & IS_DATA).drop("change")
+    if leaving.is_empty() or arrived.is_empty():
+        return
+    matches = match_deletes(pl.concat([arrived, leaving.select(arrived.columns)]), state.decoder.unpartitioned_specs())
+    hit = matches.data.filter(matches.has_deletes)
+    if hit.height:
+        raise Refusal(
+            "deletes-arrived",
+            f"{hit.height} data files that arrived meanwhile still need a delete file that the change removes, such as "
+            f"{hit['file_path'][0]}",
+            file=hit["file_path"][0],
+        )
+
+
+def companions(change: Change, state: TableState) -> pl.DataFrame:
+    """Live delete files that are about one removed data file each, and leave with it. For vectors the specification demands
+    it; they are looked for in all delete manifests, also when the change names deletes to remove itself."""
+    removed = change.removed_data
+    if removed.is_empty():
+        return removed
+    manifests = [m for m in state.manifests if m.content == DELETES_MANIFEST]
+    deletes = state.reader.files_of(manifests)
+    about = deletes.join(removed.select(referenced_data_file="file_path"), on="referenced_data_file", how="semi")
+    return about.join(change.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+
+
+def still_to_remove(change: Change, state: TableState) -> pl.DataFrame:
+    """The files the change removes, without vectors that others have replaced meanwhile by larger ones and for which the
+    change brings a vector too: the new one takes the larger one in."""
+    targets = [file.referenced_data_file for file in change.add if file.is_vector]
+    superseded = change.remove.filter(IS_VECTOR & pl.col("referenced_data_file").is_in(targets))
+    if superseded.is_empty():
+        return change.remove
+    gone = superseded.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    return change.remove.join(gone, on=FILE_IDENTITY, how="anti", nulls_equal=True)
