@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pyiceberg.io import FileIO, InputStream
@@ -46,3 +46,32 @@ def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
             raise Unavailable(
                 f"reading {path} failed: {cause}", hint="Check the storage and try again.", file=path
             ) from cause
+
+
+def write_bytes(io: FileIO, path: str, data: bytes) -> None:
+    """Write a whole file, or nothing."""
+    with written_whole(io, path), io.new_output(path).create() as stream:
+        stream.write(data)
+
+
+@contextmanager
+def written_whole(io: FileIO, path: str) -> Iterator[None]:
+    """Removes the half of a file that a full disk or a lost connection left, and says what happened."""
+    try:
+        yield
+    except OSError as cause:
+        remove_quietly(io, [path])
+        raise Unavailable(
+            f"cannot write {path}: {cause}",
+            hint="Nothing was committed. Check space and permissions of the table's location, then try again.",
+            file=path,
+        ) from cause
+
+
+def remove_quietly(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete files, going on when one cannot be deleted: what stays is an orphan, not a fault of the table."""
+    for path in paths:
+        try:
+            io.delete(path)
+        except Exception:  # noqa: BLE001, S112  # every store has errors of its own
+            continue

@@ -26,7 +26,8 @@ from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.filelist import FileList
 from pyarctic.iceberg.gaps import close_gaps, staged_metadata
 from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader
-from pyarctic.iceberg.writing.manifestfiles import MetadataFiles, remove_quietly
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.writing.manifestfiles import MetadataFiles
 from pyarctic.iceberg.writing.properties import whole_property
 
 Step = Literal["loaded", "prepared", "sent", "answered", "cleaned"]

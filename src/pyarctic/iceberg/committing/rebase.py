@@ -16,11 +16,13 @@ import numpy as np
 import polars as pl
 from pyiceberg.io import FileIO
 
+from pyarctic.errors import ArcticError
 from pyarctic.iceberg.committing.change import Change, no_files
 from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.deletefiles import NO_POSITIONS, PositionDeletes
 from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_SCOPED, DeleteMatches, match_deletes
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.vectors import Positions, read_vector
 from pyarctic.iceberg.writing.deletes import write_position_deletes, write_vectors
 from pyarctic.iceberg.writing.newfile import FileNames, NewFile, Target
@@ -63,12 +65,17 @@ def write_rebased(change: Change, state: TableState, dead: Mapping[str, Position
         grouped.setdefault(places[path], {})[path] = positions
     written: list[NewFile] = []
     names = FileNames()
-    for (spec_id, partition), positions_of in grouped.items():
-        target = Target(metadata=state.metadata, io=state.reader.io, spec_id=spec_id, partition=partition, names=names)
-        if state.version > 2:
-            written += write_vectors(target, positions_of)
-        else:
-            written.append(write_position_deletes(target, positions_of))
+    io = state.reader.io
+    try:
+        for (spec_id, partition), positions_of in grouped.items():
+            target = Target(metadata=state.metadata, io=io, spec_id=spec_id, partition=partition, names=names)
+            if state.version > 2:
+                written += write_vectors(target, positions_of)
+            else:
+                written.append(write_position_deletes(target, positions_of))
+    except ArcticError:
+        remove_quietly(io, [file.path for file in written])
+        raise
     return written
 
 

@@ -1,4 +1,4 @@
-"""Files for a table: data files, delete files and deletion vectors, written and described, not committed.
+"""Files for a table: data, deletes, deletion vectors, statistics and manifests, written and described, not committed.
 
 What is written here is invisible until a commit adds it; names are unique, so attempts never touch each other's files.
 """
@@ -6,8 +6,10 @@ What is written here is invisible until a commit adds it; names are unique, so a
 from pyarctic.iceberg.writing.deletes import write_equality_deletes, write_position_deletes, write_vectors
 from pyarctic.iceberg.writing.newfile import FileNames, Metrics, NewFile, Target
 from pyarctic.iceberg.writing.parquet import DataFileWriter
+from pyarctic.iceberg.writing.puffin import Blob, write_statistics
 
 __all__ = [
+    "Blob",
     "DataFileWriter",
     "FileNames",
     "Metrics",
@@ -15,5 +17,6 @@ __all__ = [
     "Target",
     "write_equality_deletes",
     "write_position_deletes",
+    "write_statistics",
     "write_vectors",
 ]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +12,17 @@ import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
-from pyarctic._version import __version__
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.deletefiles import POSITION_ID
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
+from pyarctic.iceberg.storage import written_whole
 from pyarctic.iceberg.vectors import MAGIC, Positions
 from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
 from pyarctic.iceberg.writing.parquet import ParquetSettings, file_schema, parquet_metrics
+from pyarctic.iceberg.writing.puffin import NOT_KNOWN, Blob, write_puffin
 
 POSITION_COLUMN_ID = 2147483645
 """Field id of the row position, which a vector is about."""
-_PUFFIN_MAGIC = b"PFA1"
 _POSITION_SCHEMA = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(FILE_PATH_ID)}),
@@ -108,25 +106,22 @@ def write_vectors(target: Target, dead: Mapping[str, Positions]) -> list[NewFile
         raise UsageError("no position to delete was given, or none for one of the data files")
     vectors = {path: BitMap64(dead[path]) for path in sorted(dead)}
     blobs = {path: encode_vector(vector) for path, vector in vectors.items()}
-    offsets = dict(zip(blobs, accumulate((len(blob) for blob in blobs.values()), initial=len(_PUFFIN_MAGIC)), strict=False))
-    described = [
-        {
-            "type": "deletion-vector-v1",
-            "fields": [POSITION_COLUMN_ID],
-            "snapshot-id": -1,  # not known before the commit: the manifest entry tells
-            "sequence-number": -1,
-            "offset": offsets[path],
-            "length": len(blob),
-            "properties": {"referenced-data-file": path, "cardinality": str(len(vectors[path]))},
-        }
-        for path, blob in blobs.items()
-    ]
-    footer = json.dumps({"blobs": described, "properties": {"created-by": f"PyArctic {__version__}"}}).encode()
-    ending = [_PUFFIN_MAGIC, footer, struct.pack("<I", len(footer)), bytes(4), _PUFFIN_MAGIC]
-    data = b"".join([_PUFFIN_MAGIC, *blobs.values(), *ending])
     location = target.new_path("-deletes.puffin")
-    with target.io.new_output(location).create() as stream:
-        stream.write(data)
+    written = write_puffin(
+        target.io,
+        location,
+        [
+            Blob(
+                type="deletion-vector-v1",
+                data=blob,
+                fields=(POSITION_COLUMN_ID,),
+                snapshot_id=NOT_KNOWN,
+                sequence_number=NOT_KNOWN,
+                properties={"referenced-data-file": path, "cardinality": str(len(vectors[path]))},
+            )
+            for path, blob in blobs.items()
+        ],
+    )
     return [
         NewFile(
             content=POSITION_DELETES,
@@ -135,12 +130,12 @@ def write_vectors(target: Target, dead: Mapping[str, Positions]) -> list[NewFile
             spec_id=target.spec_id,
             partition=target.partition,
             record_count=len(vectors[path]),
-            file_size_bytes=len(data),
+            file_size_bytes=written.size,
             referenced_data_file=path,
-            content_offset=offsets[path],
+            content_offset=offset,
             content_size_bytes=len(blob),
         )
-        for path, blob in blobs.items()
+        for (path, blob), offset in zip(blobs.items(), written.offsets, strict=True)
     ]
 
 
@@ -156,7 +151,7 @@ def _write_parquet(target: Target, table: pa.Table) -> tuple[str, int, pq.FileMe
     path = target.new_path("-deletes.parquet")
     collected: list[pq.FileMetaData] = []
     settings = ParquetSettings.of(target.metadata.properties, "write.delete.parquet")
-    with target.io.new_output(path).create() as stream:
+    with written_whole(target.io, path), target.io.new_output(path).create() as stream:
         with settings.writer(stream, table.schema, collected) as writer:
             writer.write_table(table)
         size = stream.tell()

@@ -18,9 +18,10 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.errors import Unavailable, UsageError
+from pyarctic.errors import UsageError
 from pyarctic.iceberg.avro import AvroField, container_header
 from pyarctic.iceberg.manifests import ADDED, DELETED, DELETES_MANIFEST, EXISTING, ManifestRef, PartitionRange
+from pyarctic.iceberg.storage import remove_quietly, write_bytes
 from pyarctic.iceberg.writing.avrobytes import CODECS, container_block
 from pyarctic.iceberg.writing.entries import EntryBatch, body_of, raw_partitions
 from pyarctic.iceberg.writing.manifestschema import manifest_list_schema
@@ -88,7 +89,7 @@ class MetadataFiles:
         return path
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files as far as possible: what stays is an orphan, not a fault of the table."""
+        """Remove files, as far as possible."""
         remove_quietly(self._io, paths)
         self.written = [path for path in self.written if path not in set(paths)]
 
@@ -105,26 +106,9 @@ class MetadataFiles:
         }
 
     def _write(self, path: str, data: bytes) -> int:
-        self.written.append(path)  # before it exists: half a file is to be removed as well
-        try:
-            with self._io.new_output(path).create() as stream:
-                stream.write(data)
-        except OSError as cause:
-            raise Unavailable(
-                f"cannot write {path}: {cause}",
-                hint="Nothing was committed. Check space and permissions of the table's location, then try again.",
-                file=path,
-            ) from cause
+        self.written.append(path)
+        write_bytes(self._io, path, data)
         return len(data)
-
-
-def remove_quietly(file_io: FileIO, paths: Sequence[str]) -> None:
-    """Delete files, going on when one cannot be deleted."""
-    for path in paths:
-        try:
-            file_io.delete(path)
-        except Exception:  # noqa: BLE001, S112  # each store has errors of its own; an orphan does no harm
-            continue
 
 
 def _manifest_ref(batch: EntryBatch, path: str, length: int, snapshot_id: int) -> ManifestRef:
