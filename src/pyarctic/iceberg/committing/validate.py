@@ -95,14 +95,14 @@ def _check_sequence(change: Change, file: NewFile, state: TableState) -> None:
         )
 
 
-def check_not_there(change: Change, since: pl.DataFrame) -> None:
+def check_not_there(change: Change, present: pl.DataFrame) -> None:
     """A file must not be added that another commit has added already: its rows would be doubled."""
     mine = pl.DataFrame(
-        {"file_path": [file.path for file in change.add], "content_offset": [f.content_offset for f in change.add]}
+        [(file.path, file.content_offset) for file in change.add],
+        {"file_path": pl.String, "content_offset": pl.Int64},
+        orient="row",
     )
-    there = mine.cast({"content_offset": pl.Int64}).join(
-        since.filter(pl.col("change") == "added"), on=["file_path", "content_offset"], nulls_equal=True
-    )
+    there = mine.join(present, on=["file_path", "content_offset"], nulls_equal=True)
     if there.height:
         path = there["file_path"][0]
         raise Refusal(
