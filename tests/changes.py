@@ -99,11 +99,11 @@ def position_delete(table: Table, where: str) -> Change | None:
     return position_delete_of(table, rows(table, ORIGIN, where))
 
 
-def position_delete_of(table: Table, dead: pa.Table) -> Change | None:
+def position_delete_of(table: Table, dead: pa.Table, branch: str = "main") -> Change | None:
     """The rows with these origins die: position delete files in version 2, vectors in version 3."""
     if not dead.num_rows:
         return None
-    listed = files(table).filter(pl.col("content") == 0)
+    listed = files(table, branch).filter(pl.col("content") == 0)
     decoder = PartitionDecoder(table.metadata)
     named = pl.DataFrame(pl.from_arrow(dead)).join(listed, left_on="_file", right_on="file_path")
     add: list[NewFile] = []
@@ -114,23 +114,25 @@ def position_delete_of(table: Table, dead: pa.Table) -> Change | None:
             add += write_vectors(place, positions)
         else:
             add.append(write_position_deletes(place, positions))
-    return Change(start=head(table), add=tuple(add))
+    return Change(start=head(table, branch), add=tuple(add), branch=branch)
 
 
-def rewrite(table: Table, chosen: pl.DataFrame | None = None, *, hashed: bool = False, **more: Any) -> Change:
+def rewrite(
+    table: Table, chosen: pl.DataFrame | None = None, *, hashed: bool = False, branch: str = "main", **more: Any
+) -> Change:
     """Merge data files into as few as possible, with all deletes applied; `chosen` of the file list, or all."""
-    snapshot = table.metadata.current_snapshot()
+    snapshot = table.metadata.snapshot_by_name(branch)
     assert snapshot is not None
-    replaced = files(table).filter(pl.col("content") == 0) if chosen is None else chosen
+    replaced = files(table, branch).filter(pl.col("content") == 0) if chosen is None else chosen
     columns = [*table.schema().column_names, *ORIGIN, *(LINEAGE if table.format_version > 2 else [])]
     top_level = [name for name in columns if "." not in name]
-    alive = rows(table, top_level)
+    alive = rows(table, top_level, branch=branch)
     alive = alive.filter(pc.is_in(alive["_file"], pa.array(replaced["file_path"].to_list(), pa.string())))
     parts = by_partition(table, alive)
     added: list[NewFile] = []
     runs: list[tuple[str, int, int, str, int]] = []
     for _, part in parts:
-        new = write_data(table, part.drop_columns(ORIGIN), sequence_number=_kept_sequence(table))
+        new = write_data(table, part.drop_columns(ORIGIN), sequence_number=_kept_sequence(table, branch))
         added += new
         runs += _runs(part, new)
     hash_in = ContentHash().add(alive.drop_columns(ORIGIN)).text() if hashed else None
@@ -144,12 +146,19 @@ def rewrite(table: Table, chosen: pl.DataFrame | None = None, *, hashed: bool = 
     )
     row_map = pl.DataFrame(runs, ROW_MAP_SCHEMA, orient="row")
     return Change(
-        start=snapshot.snapshot_id, add=tuple(added), remove=replaced, rewrites=True, proof=proof, row_map=row_map, **more
+        start=snapshot.snapshot_id,
+        add=tuple(added),
+        remove=replaced,
+        rewrites=True,
+        proof=proof,
+        row_map=row_map,
+        branch=branch,
+        **more,
     )
 
 
-def _kept_sequence(table: Table) -> int | None:
-    snapshot = table.metadata.current_snapshot()
+def _kept_sequence(table: Table, branch: str) -> int | None:
+    snapshot = table.metadata.snapshot_by_name(branch)
     return snapshot.sequence_number if snapshot and table.format_version > 1 else None
 
 
