@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
-JARS := .cache/jars/spark/stamp
+JARS := .cache/jars/ready
 SOURCES := src tests $(wildcard benchmarks examples)
 # JVM tests run in one process and share one JVM; the others use every core.
 PYTEST := $(PYTHON) -m pytest
@@ -57,16 +57,16 @@ lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to 
 	$(COMPILE) --group java -o requirements-java.lock
 
 .PHONY: jars
-jars: $(JARS)  ## Get the jars of Iceberg Java that the tests compare with
+jars: $(JARS)  ## Get the jars of Iceberg Java: what the tests compare with, and its REST catalog
 
 .PHONY: clean
 clean:  ## Remove everything that was built or fetched
 	rm -rf $(VENV) .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +
 
-$(JARS): tests/oracle/pom.xml | $(READY)
+$(JARS): tests/oracle/pom.xml tests/services/rest-pom.xml | $(READY)
 	@echo "Getting the jars of Iceberg Java"
-	@$(PYTHON) -m tests.oracle.jars
+	@$(PYTHON) -m tests.jars
 	@touch $@
 
 $(READY): requirements.lock requirements-java.lock pyproject.toml tools/bootstrap

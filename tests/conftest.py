@@ -1,4 +1,4 @@
-"""What every test gets: an environment of its own, and the judges that need a JVM (see tests/oracle)."""
+"""What every test gets: an environment of its own, the judges that need a JVM (tests/oracle), catalogs (tests/services)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.services.catalogs import JVM_KINDS, KINDS, FreshCatalog, fresh_catalog, kinds
+
 if TYPE_CHECKING:
     from tests.oracle.session import Oracle
+    from tests.services.faulty import FaultyProxy
+    from tests.services.metastore import Metastore
+    from tests.services.postgres import Postgres
+    from tests.services.rest import RestServer
 
 _ROOT = Path(__file__).parents[1]
-_OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_")
+_OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_", "AWS_")
+_NEED_JVM = frozenset({"oracle", "spark_cluster", "rest_server", "faulty_rest", "metastore"})
 
 # On a loaded machine single examples are slow without anything being wrong; pytest's timeout guards the whole test.
 # In CI the examples are the same every time: a run tells about the change, not about luck.
@@ -29,11 +36,14 @@ def pytest_configure() -> None:
     os.environ["PYICEBERG_HOME"] = str(_ROOT / ".cache" / "no-configuration")
     # What session-wide fixtures may keep from run to run (Java's launcher).
     os.environ["ARCTIC_CACHE"] = str(_ROOT / ".cache" / "arctic")
+    # The services of the tests are on this machine, whatever proxy leads away from it.
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No ARCTIC_ or PYICEBERG_ variable, an empty home, an empty cache."""
+    """No ARCTIC_, PYICEBERG_ or AWS_ variable, an empty home, an empty cache."""
     home = tmp_path_factory.mktemp("home")
     for name in _foreign_variables():
         monkeypatch.delenv(name)
@@ -62,10 +72,64 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """Iceberg's own REST catalog server. Mark the test `jvm`."""
+    from tests.services.rest import start
+
+    with start(tmp_path_factory.mktemp("rest")) as started:
+        yield started
+
+
+@pytest.fixture
+def faulty_rest(rest_server: RestServer) -> Iterator[FaultyProxy]:
+    """The same server behind a proxy that spoils commits as it is told to. Mark the test `jvm`."""
+    from tests.services.faulty import start
+
+    with start(rest_server.uri) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A PostgreSQL server."""
+    from tests.services.postgres import start
+
+    with start(tmp_path_factory.mktemp("postgres")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
+    """A Hive Metastore. Mark the test `jvm`."""
+    from tests.services.metastore import start
+
+    with start(tmp_path_factory.mktemp("metastore")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def glue_properties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The properties of a PyIceberg catalog on a running Glue."""
+    from tests.services.glue import start
+
+    with start(tmp_path_factory.mktemp("glue")) as started:
+        yield started
+
+
+@pytest.fixture(params=kinds(*KINDS))
+def any_catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FreshCatalog]:
+    """A fresh catalog: the test runs once on every kind there is (see tests/services/catalogs.py)."""
+    with fresh_catalog(request.param, request, tmp_path) as opened:
+        yield opened
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # `make test-fast` promises to run without Java: a forgotten marker would break that promise silently.
     for item in items:
-        needs_jvm = {"oracle", "spark_cluster"} & set(getattr(item, "fixturenames", ()))
+        needs_jvm = _NEED_JVM & set(getattr(item, "fixturenames", ()))
+        if (callspec := getattr(item, "callspec", None)) and callspec.params.get("any_catalog") in JVM_KINDS:
+            needs_jvm |= {"any_catalog"}
         if needs_jvm and item.get_closest_marker("jvm") is None:
             raise pytest.UsageError(f"{item.nodeid} uses {', '.join(sorted(needs_jvm))}: mark it with @pytest.mark.jvm")
 

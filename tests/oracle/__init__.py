@@ -1,6 +1,6 @@
 """Iceberg's own Java implementation as a judge: what it reads is right, and what it writes we must read.
 
-jars.py          gets its jars
+pom.xml          its jars, which tests/jars.py gets
 session.py       one Spark session and one PyIceberg catalog over the same SQLite file
 java_writes.py   files that PyIceberg cannot write: equality deletes and position deletes made by Java
 cluster.py       a real standalone Spark cluster on this machine

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.sql import SqlCatalog
 
 from pyarctic.spark import session
-from tests.oracle import jars
+from tests import jars
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ def _settings(database: Path, warehouse: str, folder: Path) -> dict[str, str]:
         "spark.driver.memory": "1g",
         # Compile fast rather than well: a test's queries run once.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.jars": ",".join(map(str, jars.paths())),
+        "spark.jars": ",".join(map(str, jars.ORACLE.paths())),
         "spark.local.dir": str(folder / "scratch"),
         "spark.sql.warehouse.dir": (folder / "spark-warehouse").as_uri(),
         "spark.sql.shuffle.partitions": "2",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -45,10 +49,42 @@ def test_a_stale_commit_is_refused(any_catalog: FreshCatalog) -> None:
     table = new_table(any_catalog)
     stale = any_catalog.client().load_table(f"{any_catalog.namespace}.t")
     table.append(rows(1))
-    requirement = AssertRefSnapshotId(ref="main", snapshot_id=None)
+    requirement = AssertRefSnapshotId(ref="main")
     with pytest.raises(CommitFailedException):
         stale.catalog.commit_table(stale, (requirement,), (SetPropertiesUpdate(updates={"a": "b"}),))
     assert "a" not in table.refresh().properties
+
+
+def test_of_racing_commits_none_is_lost(any_catalog: FreshCatalog) -> None:
+    new_table(any_catalog)
+    start = threading.Barrier(4)
+
+    def append(number: int) -> bool:
+        table = any_catalog.client().load_table(f"{any_catalog.namespace}.t")
+        start.wait()
+        try:
+            table.append(rows(number))
+        except CommitFailedException:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        landed = list(pool.map(append, range(4)))
+    assert any(landed)
+    read = any_catalog.catalog.load_table(f"{any_catalog.namespace}.t").scan().to_arrow()
+    assert sorted(read["id"].to_pylist()) == [number for number in range(4) if landed[number]]
+
+
+@pytest.mark.parametrize("any_catalog", kinds("glue"), indirect=True)
+def test_glue_refuses_updates_of_an_old_version(any_catalog: FreshCatalog) -> None:
+    assert isinstance(any_catalog.catalog, GlueCatalog)
+    new_table(any_catalog).append(rows(1))
+    glue = any_catalog.catalog.glue
+    change = {"DatabaseName": any_catalog.namespace, "TableInput": {"Name": "t"}}
+    with pytest.raises(glue.exceptions.ConcurrentModificationException):
+        glue.update_table(**change, VersionId="1")
+    glue.update_table(**change, VersionId="2")
+    glue.update_table(**change)
 
 
 def test_namespaces_are_fresh(any_catalog: FreshCatalog) -> None:

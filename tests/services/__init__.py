@@ -1,0 +1,9 @@
+"""Real catalogs on this machine, so that what is promised about commits is tried where commits happen.
+
+rest.py       Iceberg's own REST catalog server, in Java
+faulty.py     a proxy before it, which loses, refuses, delays and repeats commits
+postgres.py   PostgreSQL, for PyIceberg's SQL catalog
+metastore.py  a Hive Metastore, in Java
+glue.py       AWS Glue as moto plays it
+catalogs.py   a fresh PyIceberg catalog on any of them
+"""
