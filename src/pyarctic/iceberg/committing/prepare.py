@@ -121,6 +121,7 @@ class Preparation:
         validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
         removed = validate.locate(validate.still_to_remove(change, state), state, since)
         validate.check_targets(change, state)
+        validate.check_named_files(change, state, since)
         validate.check_removed_deletes(change, state, since)
         rebased = rebase(change, state, since)
         removed = pl.concat([removed, validate.companions(change, state), rebased.leaving])

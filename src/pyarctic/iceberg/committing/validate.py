@@ -10,6 +10,7 @@ import polars as pl
 
 from pyarctic.iceberg.committing.change import Change
 from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
+from pyarctic.iceberg.deletefiles import read_position_deletes
 from pyarctic.iceberg.deletes import match_deletes
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES
@@ -180,6 +181,25 @@ def check_targets(change: Change, state: TableState) -> None:
         spec_id, key = found[path]
         if (spec_id, state.decoder.values(spec_id, key)) != (delete.spec_id, delete.partition):
             _refuse_partition(delete)
+
+
+def check_named_files(change: Change, state: TableState, since: pl.DataFrame) -> None:
+    """A position delete file may name many data files, and its description does not tell which. If data files went
+    meanwhile, it is read: deletes of rows that were moved elsewhere would be lost."""
+    gone = set(since.filter((pl.col("change") == "removed") & IS_DATA)["file_path"])
+    if not gone:
+        return
+    for file in change.added_deletes:
+        if file.content != POSITION_DELETES or file.referenced_data_file is not None:
+            continue
+        named = gone & read_position_deletes(state.reader.io, file.path, file.file_format).keys()
+        if named:
+            raise Refusal(
+                "not-live",
+                f"delete file {file.path} is about a data file that is not in the table any more: {min(named)}",
+                "The data file was replaced or dropped meanwhile. " + PLAN_ANEW,
+                file=min(named),
+            )
 
 
 def _refuse_partition(delete: NewFile) -> None:
