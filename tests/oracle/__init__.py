@@ -3,5 +3,8 @@
 pom.xml          its jars, which tests/jars.py gets
 session.py       one Spark session and one PyIceberg catalog over the same SQLite file
 java_writes.py   files that PyIceberg cannot write: equality deletes and position deletes made by Java
+sharedtable.py   a table that both write in turns, and a model of its rows
+ourturns.py      what PyArctic does to it
+javaturns.py     what Java does to it
 cluster.py       a real standalone Spark cluster on this machine
 """
