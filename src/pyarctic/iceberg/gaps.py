@@ -18,11 +18,14 @@ from typing import Any
 from pydantic import BaseModel
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.rest import TableResponse
+from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableRequest, CommitTableResponse, StagedTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV2, TableMetadataV3, TableMetadataWrapper
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import AddSnapshotUpdate, SetStatisticsUpdate, _apply_table_update
 from pyiceberg.typedef import IcebergBaseModel
+
+from pyarctic.iceberg.storage import written_whole
 
 _MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
     BlobMetadata,
@@ -54,7 +57,8 @@ def close_gaps() -> None:
 
 @contextmanager
 def staged_metadata() -> Iterator[list[str]]:
-    """Collects the metadata files that a catalog's client writes within the block, before it swaps them in."""
+    """Collects the metadata files that a catalog's client writes within the block, before it swaps them in. One that cannot
+    be written raises `Unavailable`: the catalog was not asked then."""
     paths: list[str] = []
     token = _staged.set(paths)
     try:
@@ -87,4 +91,14 @@ def _tell_staged_metadata() -> None:
             paths.append(table.metadata_location)
         return table
 
+    write = MetastoreCatalog._write_metadata
+
+    def written(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        if _staged.get() is None:
+            write(metadata, io, metadata_path)
+        else:
+            with written_whole(io, metadata_path):
+                write(metadata, io, metadata_path)
+
     MetastoreCatalog._update_and_stage_table = told  # type: ignore[method-assign]
+    MetastoreCatalog._write_metadata = staticmethod(written)  # type: ignore[method-assign]

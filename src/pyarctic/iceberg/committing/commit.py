@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.errors import NotFound
+from pyarctic.errors import NotFound, Unavailable
 from pyarctic.iceberg.committing.change import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown
 from pyarctic.iceberg.committing.prepare import Preparation, Request, foundation
 from pyarctic.iceberg.committing.state import Refusal, TableState
@@ -85,6 +85,11 @@ class _Commit:
         self._doubtful: Request | None = None
         """Sent, and not known to have failed or to have been taken."""
         self._in_doubt: set[str] = set()
+        self._refused = False
+        """The catalog refused the doubtful request. It is asked once more: one that repeats a request within takes it first
+        and then refuses it, and nothing that its table needs may be removed."""
+        self._staged: list[str] = []
+        """Metadata files that the catalog's client wrote for attempts that came to nothing, as far as known."""
         self._attempts = 0
 
     def run(self) -> Outcome:
@@ -94,6 +99,11 @@ class _Commit:
             self._attempts += 1
             try:
                 outcome = self._attempt()
+            except Unavailable as error:
+                if self._doubtful is None:
+                    self._clean(keep=frozenset())
+                    raise
+                outcome = self._unknown(error)
             except BaseException:
                 if self._doubtful is None:
                     self._clean(keep=frozenset())
@@ -102,12 +112,31 @@ class _Commit:
             if not isinstance(outcome, Conflict | Unknown) or last:
                 break
             time.sleep(retry.pause(self._attempts))
+        if isinstance(outcome, Conflict):
+            outcome = self._confirmed(outcome)
         if isinstance(outcome, Conflict | Rejected):
             self._clean(keep=frozenset())
         self._listen("cleaned")
         return outcome
 
     def _attempt(self) -> Outcome:
+        table = self._load()
+        if isinstance(table, Unknown | Rejected):
+            return table
+        if self._has_landed(table.metadata):
+            return self._committed(table)
+        self._forget_refused(table)
+        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        request = self._doubtful
+        if request is None or request.built_on != foundation(state):
+            try:
+                request = self._preparation.request(self._change, state)
+            except Refusal as refusal:
+                return refusal.rejected
+        self._listen("prepared")
+        return self._send(table, request)
+
+    def _load(self) -> Table | Unknown | Rejected:
         try:
             table = self._table.catalog.load_table(self._table.name())
         except NoSuchTableError as cause:
@@ -123,43 +152,60 @@ class _Commit:
                 reason="another table has the name now",
                 hint="The table was dropped and created anew. Open it again and plan on it.",
             )
+        return table
+
+    def _confirmed(self, conflict: Conflict) -> Outcome:
+        """Make sure that the last attempt was refused indeed, before its files are removed."""
+        table = self._load()
+        if isinstance(table, Unknown | Rejected):
+            return table
         if self._has_landed(table.metadata):
-            return self._committed(table.metadata)
-        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
-        request = self._doubtful
-        if request is None or request.built_on != foundation(state):
-            try:
-                request = self._preparation.request(self._change, state)
-            except Refusal as refusal:
-                return refusal.rejected
-        self._listen("prepared")
-        return self._send(table, request)
+            return self._committed(table)
+        self._forget_refused(table)
+        return conflict
+
+    def _forget_refused(self, table: Table) -> None:
+        """The table was loaded, and the refused request is not in it."""
+        if self._refused:
+            self._refused = False
+            self._doubtful = None
+            if not self._in_doubt:
+                self._remove_staged(table.metadata, table.metadata_location)
 
     def _send(self, table: Table, request: Request) -> Outcome:
-        self._doubtful = request
+        earlier, self._doubtful = self._doubtful, request
         with staged_metadata() as staged:
             try:
                 response = table.catalog.commit_table(table, request.requirements, request.updates)
+            except Unavailable:  # the metadata file could not be written, so the catalog was not asked
+                self._doubtful = earlier
+                raise
             except Exception as error:  # noqa: BLE001  # any failure but a plain conflict leaves the outcome open
                 self._listen("sent")
-                if not _is_conflict(error):
+                self._staged += staged
+                self._refused = _is_conflict(error)
+                if not self._refused:
                     self._in_doubt |= request.files
                     return self._unknown(error)
-                self._doubtful = None
-                remove_quietly(table.io, staged)
                 return Conflict(reason=_one_line(error), attempts=self._attempts)
         self._listen("sent")
         with contextlib.suppress(Exception):  # as PyIceberg does: old metadata files that stay do no harm
             table.catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
-        return self._committed(response.metadata, request)
+        return self._committed(response, request)
 
     def _has_landed(self, metadata: TableMetadata) -> bool:
         return metadata.snapshot_by_id(self._change.snapshot_id) is not None
 
-    def _committed(self, metadata: TableMetadata, request: Request | None = None) -> Committed:
+    def _committed(self, found: Table | CommitTableResponse, request: Request | None = None) -> Committed:
+        metadata = found.metadata
         snapshot = metadata.snapshot_by_id(self._change.snapshot_id)
         self._listen("answered")
-        self._clean(keep=request.files if request else self._used_by(snapshot))
+        # With the change in the table no other attempt can be taken any more, whatever was in doubt.
+        self._in_doubt = set()
+        used = request.files if request else self._used_by(snapshot)
+        self._clean(keep=used)
+        self._remove_superseded(used)
+        self._remove_staged(metadata, found.metadata_location)
         summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
         return Committed(
             snapshot_id=snapshot.snapshot_id if snapshot else None,
@@ -187,6 +233,17 @@ class _Commit:
         stay = keep | self._in_doubt
         preparation.files.remove([path for path in preparation.files.written if path not in stay])
         remove_quietly(self._table.io, [path for path in preparation.rebased_files if path not in stay])
+
+    def _remove_superseded(self, used: frozenset[str]) -> None:
+        """Remove Puffin files of the change none of whose vectors were used: merged ones took their place."""
+        if isinstance(self._change, Change):
+            vectors = {file.path for file in self._change.add if file.is_vector}
+            remove_quietly(self._table.io, sorted(vectors - used))
+
+    def _remove_staged(self, metadata: TableMetadata, location: str) -> None:
+        used = {location, *(entry.metadata_file for entry in metadata.metadata_log)}
+        remove_quietly(self._table.io, [path for path in self._staged if path not in used])
+        self._staged = []
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -139,7 +139,7 @@ class Preparation:
             added=added,
             removed=removed,
             rebased_rows=rebased.moved_rows,
-            delete_files=tuple(file.path for file in moved),
+            delete_files=tuple(file.path for file in add if file.content != DATA),
         )
 
     def _new_manifests(

@@ -89,16 +89,23 @@ class TableState:
         if start is not None:
             lineage = {s.snapshot_id: s for s in ancestors_of(self.parent, self.metadata)} if self.parent else {}
             if start not in lineage:
-                raise Refusal(
-                    "history-lost",
-                    f"snapshot {start}, on which the change was planned, is not in the history of {self.branch!r} any more",
-                    "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
-                    start=start,
-                )
+                raise self._history_lost(start)
             begun = lineage[start]
         return changed_files(self.reader, begun, self.parent)
 
     def sequence_of(self, start: int | None) -> int:
         """The sequence number of the snapshot a change was planned on."""
-        snapshot = self.metadata.snapshot_by_id(start) if start is not None else None
-        return (snapshot.sequence_number or 0) if snapshot else 0
+        if start is None:
+            return 0
+        snapshot = self.metadata.snapshot_by_id(start)
+        if snapshot is None:
+            raise self._history_lost(start)
+        return snapshot.sequence_number or 0
+
+    def _history_lost(self, start: int) -> Refusal:
+        return Refusal(
+            "history-lost",
+            f"snapshot {start}, on which the change was planned, is not in the history of {self.branch!r} any more",
+            "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
+            start=start,
+        )

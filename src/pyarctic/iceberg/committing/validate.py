@@ -86,8 +86,10 @@ def _check_columns(file: NewFile, state: TableState) -> None:
 
 def _check_sequence(change: Change, file: NewFile, state: TableState) -> None:
     number = file.data_sequence_number
+    if number is None:
+        return
     planned = state.sequence_of(change.start)
-    if number is not None and not 0 <= number <= planned:
+    if not 0 <= number <= planned:
         raise Refusal(
             "mismatch",
             f"data sequence number {number} is not one of the planned snapshot's past (up to {planned}): {file.path}",
