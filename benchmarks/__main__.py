@@ -39,9 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--only", choices=["files", "deletes", "scan", "write"], help="run one part")
+    parser.add_argument("--only", choices=["files", "deletes", "scan", "write", "commit"], help="run one part")
     options = parser.parse_args()
-    parts = {"files": file_list, "deletes": delete_matching, "scan": scan, "write": write}
+    parts = {"files": file_list, "deletes": delete_matching, "scan": scan, "write": write, "commit": commit}
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
     if options.json:
         json.dump([asdict(figure) | {"kept": figure.kept} for figure in figures], sys.stdout, indent=2)
@@ -129,6 +129,37 @@ def write(scale: float) -> list[Figure]:
             detail=_detail(ours, theirs),
         )
     ]
+
+
+def commit(scale: float) -> list[Figure]:
+    files = max(int(100_000 * scale) // tables.ENTRIES_PER_MANIFEST, 1) * tables.ENTRIES_PER_MANIFEST
+    with console.status(f"making a table of {files:,} files"):
+        folder = tables.many_files(files, clustered=True)
+    figures = []
+    for manifests, promised in ((1, 1 / 5), (10, 1 / 2)):
+        ours, theirs = _in_turns("replace_ours", "replace_pyiceberg", folder / str(manifests))
+        assert ours["result"] == theirs["result"] == files + 1
+        figures.append(
+            Figure(
+                name=f"replacing 50 of {files:,} files in {manifests} manifest(s), CPU against PyIceberg's overwrite",
+                measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
+                promised=promised,
+                unit="×",
+                detail=_detail(ours, theirs),
+            )
+        )
+    appended = _run("append_ours", folder)
+    assert appended["result"] == files + 1 + 100
+    figures.append(
+        Figure(
+            name=f"100 appends to {files:,} files: the last ten against the first ten",
+            measured=appended["last_seconds"] / appended["first_seconds"],
+            promised=1.3,
+            unit="×",
+            detail=f"{appended['last_seconds'] * 1000:.0f} ms to {appended['first_seconds'] * 1000:.0f} ms CPU a commit",
+        )
+    )
+    return figures
 
 
 def _in_turns(ours: str, theirs: str, argument: object) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
+from pyarctic.iceberg.committing import Committed, ManifestRewrite, commit
 from tests.spec.avro_schemas import manifest_entry
 from tests.spec.table import DATA, Manifest, SpecTable, encode
 
@@ -41,9 +42,9 @@ def prepared(name: str, make: Callable[[SqlCatalog, Path], None]) -> Path:
     return folder
 
 
-def many_files(files: int) -> Path:
+def many_files(files: int, *, clustered: bool = False) -> Path:
     """Table b.t with that many data files, ten columns with full metrics, 10,000 entries a manifest, deflate; and one
-    more snapshot on top that adds a single file."""
+    more snapshot on top that adds a single file. `clustered`: its manifests are sorted by partition, which planners like."""
 
     def make(catalog: SqlCatalog, folder: Path) -> None:
         columns = [("p", "int"), *((f"c{index}", "long") for index in range(1, 10))]
@@ -78,8 +79,10 @@ def many_files(files: int) -> Path:
             )
         table.commit()
         table.commit(table.file(content=DATA, path=f"{folder.as_uri()}/one-more.parquet", records=1, size=1, partition=(1,)))
+        if clustered:
+            assert isinstance(commit(catalog.load_table("b.t"), ManifestRewrite()), Committed)
 
-    return prepared(f"files-{files}", make)
+    return prepared(f"{'clustered' if clustered else 'files'}-{files}", make)
 
 
 def _entry(rng: random.Random, folder: Path, index: int) -> dict[str, Any]:

@@ -110,6 +110,29 @@ def write_pyarrow(folder: Path) -> Outcome:
     return measured(run, repeat=3)
 
 
+def replace_ours(folder: Path) -> Outcome:
+    from benchmarks.commits import replace_with_ours
+
+    return replace_with_ours(*_folder_and_number(folder))
+
+
+def replace_pyiceberg(folder: Path) -> Outcome:
+    from benchmarks.commits import replace_with_pyiceberg
+
+    return replace_with_pyiceberg(*_folder_and_number(folder))
+
+
+def append_ours(folder: Path) -> Outcome:
+    from benchmarks.commits import append_many
+
+    return append_many(folder)
+
+
+def _folder_and_number(argument: Path) -> tuple[Path, int]:
+    """`folder/number`."""
+    return argument.parent, int(argument.name)
+
+
 def _rows(folder: Path) -> Any:
     import pyarrow.parquet as pq
 
@@ -143,6 +166,9 @@ WORK = {
         scan_dataset,
         write_ours,
         write_pyarrow,
+        replace_ours,
+        replace_pyiceberg,
+        append_ours,
     )
 }
 

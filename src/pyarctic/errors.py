@@ -7,6 +7,9 @@
         Unavailable         a catalog or store could not be reached; trying again may help
         Unsupported         the table uses something this version cannot read
         Damaged             a file of the table is missing, truncated or contradicts the metadata
+        Conflict            others kept committing first; the same change may be tried again
+        Rejected            a change does not fit the table as it is now; it must be planned anew
+        OutcomeUnknown      the catalog did not say whether it took a commit; committing the same change again tells
 
 An error's message is one line naming the object. Its facts (table, file, key …) are attributes in `facts`, so that
 a caller, the HTTP API and `--json` need not take the text apart. `code` is stable and documented in docs/errors.md.
@@ -78,6 +81,23 @@ class Unsupported(ArcticError):
 class Damaged(ArcticError):
     code = "damaged"
     title = "A file of the table is missing or corrupt"
+
+
+class Conflict(ArcticError):
+    code = "conflict"
+    title = "Other commits came first"
+    retryable = True
+
+
+class Rejected(ArcticError):
+    code = "rejected"
+    title = "The change does not fit the table any more"
+
+
+class OutcomeUnknown(ArcticError):
+    code = "outcome-unknown"
+    title = "The catalog did not say whether it took the commit"
+    retryable = True
 
 
 @contextmanager

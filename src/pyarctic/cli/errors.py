@@ -29,6 +29,9 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "error": 2,
         "internal": 2,
         "unavailable": 3,
+        "outcome-unknown": 3,
+        "conflict": 4,
+        "rejected": 4,
         "interrupted": 130,
     }
 )

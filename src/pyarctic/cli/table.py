@@ -90,6 +90,14 @@ SNAPSHOT_COLUMNS = (
     Column("summary", "Summary", "json", priority=WIDE_ONLY),
 )
 
+REWRITE_COLUMNS = (
+    Column("table", "Table", priority=0, identity=True),
+    Column("rewritten", "Rewritten", "count", priority=0),
+    Column("manifests_before", "Before", "count", priority=0),
+    Column("manifests_after", "After", "count", priority=0),
+    Column("snapshot_id", "Snapshot", "id", priority=2),
+)
+
 
 @group.command("ls")
 def ls(
@@ -256,3 +264,33 @@ def _kind(name: str) -> Any:
     if name.endswith("_at"):
         return "time"
     return "id" if name.endswith(("snapshot_id", "row_id")) else "text"
+
+
+@group.command("rewrite-manifests")
+def rewrite_manifests(
+    name: TableArgument,
+    everything: Annotated[bool, typer.Option("--all", help="Rewrite large manifests too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge small manifests and sort them by partition; data files stay as they are.
+
+    \b
+    Example:
+      arctic table rewrite-manifests demo.shop.orders --dry-run
+    """
+    from pyarctic.tables import open_table
+
+    with working("rewriting manifests"):
+        report = open_table(name).rewrite_manifests(everything=everything, dry_run=dry_run).to_dict()
+    emit(
+        Frame(columns=REWRITE_COLUMNS, rows=[report], document=report, remark=_manifest_remark(report)),
+        output_format=chosen(output_format, as_json),
+    )
+
+
+def _manifest_remark(report: dict[str, Any]) -> str | None:
+    if not report["rewritten"]:
+        return "nothing to merge"
+    return None if report["snapshot_id"] else "dry run: nothing was changed"

@@ -4,6 +4,8 @@
   lets writers add their own, and tables shared with the mixed-iceberg format have them.
 * Format version 3: PyIceberg does not write its metadata files, lets row ids begin with nothing instead of zero, and does
   not notice that a snapshot's sequence number was taken by a commit to another branch.
+* A commit copies the whole metadata in depth, although snapshots and log entries never change: with thousands of them that
+  takes most of the time.
 * A lost race in a catalog whose client writes the metadata file (sql, glue, hive) leaves that file behind.
 """
 
@@ -21,6 +23,7 @@ from pyiceberg.catalog.rest import TableResponse
 from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableRequest, CommitTableResponse, StagedTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV2, TableMetadataV3, TableMetadataWrapper
+from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import AddSnapshotUpdate, SetStatisticsUpdate, _apply_table_update
 from pyiceberg.typedef import IcebergBaseModel
@@ -51,6 +54,8 @@ def close_gaps() -> None:
     for model in _MODELS:
         model.model_rebuild(force=True)
     TableMetadataV3.model_dump_json = IcebergBaseModel.model_dump_json  # type: ignore[method-assign]
+    for model in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
+        model.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]  # noqa: ARG005
     _notice_taken_sequence_numbers()
     _tell_staged_metadata()
 

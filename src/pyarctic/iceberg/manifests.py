@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import polars as pl
 from pyiceberg.io import FileIO
@@ -108,14 +108,14 @@ FrameKey = tuple[str, int | None]
 manifests their row ids in the manifest list, and with them every entry its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRange:
-    """The values of one partition field within a manifest, bounds in Iceberg's single-value form."""
+class PartitionRange(TypedDict):
+    """The values of one partition field within a manifest, bounds in Iceberg's single-value form. As in the file: a table
+    may have thousands, and every commit reads and writes them all."""
 
     contains_null: bool
     contains_nan: bool | None
-    lower: bytes | None
-    upper: bytes | None
+    lower_bound: bytes | None
+    upper_bound: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class ManifestRef:
     added_rows: int | None = None
     existing_rows: int | None = None
     deleted_rows: int | None = None
-    partitions: tuple[PartitionRange, ...] | None = None
+    partitions: list[PartitionRange] | None = None
     key_metadata: bytes | None = None
     first_row_id: int | None = None
 
@@ -156,24 +156,13 @@ def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
 
 
 def _manifest_ref(row: dict[str, Any]) -> ManifestRef:
-    partitions = row.pop("partitions")
     return ManifestRef(
         path=row.pop("manifest_path"),
         length=row.pop("manifest_length"),
         content=row.pop("content") or DATA_MANIFEST,
         sequence_number=row.pop("sequence_number") or 0,
         min_sequence_number=row.pop("min_sequence_number") or 0,
-        partitions=None if partitions is None else tuple(map(_partition_range, partitions)),
         **row,
-    )
-
-
-def _partition_range(row: dict[str, Any]) -> PartitionRange:
-    return PartitionRange(
-        contains_null=row["contains_null"],
-        contains_nan=row.get("contains_nan"),
-        lower=row["lower_bound"],
-        upper=row["upper_bound"],
     )
 
 

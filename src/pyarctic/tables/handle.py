@@ -30,6 +30,9 @@ from pyarctic.iceberg import (
     scan,
     snapshot_by_id,
 )
+from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit, mergeable_manifests
+from pyarctic.iceberg.manifests import ManifestReader
+from pyarctic.tables.commits import ManifestReport, accepted
 from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
 from pyarctic.units import format_instant
 
@@ -169,6 +172,36 @@ class Table:
     def snapshots(self) -> pl.DataFrame:
         """The snapshots there are, oldest first, with the branches and tags that point at them."""
         return snapshot_frame(self._loaded.metadata)
+
+    def commit(self, change: Change | ManifestRewrite) -> Committed:
+        """Apply a change in one atomic step; afterwards this is the table with it.
+
+        Raises `Conflict`, `Rejected` or `OutcomeUnknown`; only after the last the table may have been changed."""
+        with about(table=self.name), reaching(self._name.catalog, self.name):
+            outcome = commit(self._loaded, change, known=self._files)
+            committed = accepted(outcome)
+        self.refresh()
+        return committed
+
+    def rewrite_manifests(self, *, everything: bool = False, dry_run: bool = False) -> ManifestReport:
+        """Merge small manifests and sort their entries by partition, so that planners read less; data stays as it is.
+
+        `everything` rewrites the large ones as well. Nothing is committed when there is nothing to gain."""
+        with about(table=self.name):
+            before = ManifestReader(self._loaded.io).manifests(self._loaded.metadata.current_snapshot())
+            chosen = [m.path for m in before] if everything else mergeable_manifests(before, self.properties)
+        snapshot_id = after = None
+        if chosen and not dry_run:
+            done = self.commit(ManifestRewrite(manifests=frozenset(chosen)))
+            snapshot_id = done.snapshot_id
+            after = len(ManifestReader(self._loaded.io).manifests(self._loaded.metadata.current_snapshot()))
+        return ManifestReport(
+            table=self.name,
+            snapshot_id=snapshot_id,
+            rewritten=len(chosen),
+            manifests_before=len(before),
+            manifests_after=after,
+        )
 
     def summary(self) -> dict[str, Any]:
         """Everything worth knowing at a glance, ready for JSON."""

@@ -12,6 +12,7 @@ from pyarctic.iceberg.committing.change import (
     Outcome,
     Rejected,
     Unknown,
+    mergeable_manifests,
 )
 from pyarctic.iceberg.committing.commit import Listener, Step, commit
 from pyarctic.iceberg.committing.proof import ContentHash, Proof
@@ -30,4 +31,5 @@ __all__ = [
     "Step",
     "Unknown",
     "commit",
+    "mergeable_manifests",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +15,10 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.committing.proof import Proof
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
-from pyarctic.iceberg.manifests import DATA, EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES
+from pyarctic.iceberg.manifests import DATA, EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES, ManifestRef
+from pyarctic.iceberg.writing.manifestfiles import MANIFEST_TARGET_BYTES, MAX_ENTRIES
 from pyarctic.iceberg.writing.newfile import NewFile
+from pyarctic.iceberg.writing.properties import positive_property
 
 ROW_MAP_SCHEMA = pl.Schema(
     {"source": pl.String, "position": pl.Int64, "length": pl.Int64, "target": pl.String, "target_position": pl.Int64}
@@ -152,6 +154,17 @@ class ManifestRewrite:
     branch: str = "main"
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: int = field(default_factory=new_snapshot_id)
+
+
+def mergeable_manifests(manifests: Sequence[ManifestRef], properties: Mapping[str, str]) -> list[str]:
+    """The manifests that are too small and have company: merging them leaves fewer."""
+    target = positive_property(properties, "commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
+    small: dict[tuple[int, int], list[ManifestRef]] = {}
+    for manifest in manifests:
+        entries = (manifest.added_files or 0) + (manifest.existing_files or 0)
+        if manifest.length < target / 2 and entries < MAX_ENTRIES / 2:
+            small.setdefault((manifest.spec_id, manifest.content), []).append(manifest)
+    return [manifest.path for group in small.values() if len(group) > 1 for manifest in group]
 
 
 @dataclass(frozen=True, kw_only=True)

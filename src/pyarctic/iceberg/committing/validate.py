@@ -13,7 +13,7 @@ from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
 from pyarctic.iceberg.deletefiles import read_position_deletes
 from pyarctic.iceberg.deletes import match_deletes
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES
+from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 from pyarctic.iceberg.writing.newfile import NewFile
 
 
@@ -118,26 +118,27 @@ def check_not_there(change: Change, present: pl.DataFrame) -> None:
 
 def locate(remove: pl.DataFrame, state: TableState, since: pl.DataFrame) -> pl.DataFrame:
     """The files to remove with the manifests they are in now; refuses if one is not live."""
-    present = {m.path for m in state.manifests}
-    stayed = remove.filter(pl.col("manifest_path").is_in(list(present)))
-    moved = remove.join(stayed, on=FILE_IDENTITY, how="anti", nulls_equal=True)
-    found = [_found(stayed, state, since, present)]
-    if moved.height:
-        # Its manifest was rewritten since: what the table has now is found by reading those of its spec.
-        kinds = {(spec_id, content != DATA) for spec_id, content in moved.select("spec_id", "content").unique().iter_rows()}
-        manifests = {m.path for m in state.manifests if (m.spec_id, m.content == DELETES_MANIFEST) in kinds}
-        found.append(_found(moved, state, since, manifests))
-    return pl.concat(found)
-
-
-def _found(wanted: pl.DataFrame, state: TableState, since: pl.DataFrame, manifests: set[str]) -> pl.DataFrame:
-    hinted = set(wanted["manifest_path"]) & manifests
-    listed = state.reader.files_of(m for m in state.manifests if m.path in (hinted or manifests))
-    live = listed.join(wanted.select(FILE_IDENTITY), on=FILE_IDENTITY, how="semi", nulls_equal=True)
-    missing = wanted.join(live, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    if remove.is_empty():
+        return remove
+    here = remove["manifest_path"].is_in([m.path for m in state.manifests])
+    stayed, moved = remove.filter(here), remove.filter(~here)
+    hinted = set(stayed["manifest_path"])
+    # Those whose manifest was rewritten since are looked for in all manifests of their spec and content.
+    kinds = {(spec_id, content != DATA) for spec_id, content in moved.select("spec_id", "content").unique().iter_rows()}
+    live = [
+        _found(stayed, state, [m for m in state.manifests if m.path in hinted]),
+        _found(moved, state, [m for m in state.manifests if (m.spec_id, m.content == DELETES_MANIFEST) in kinds]),
+    ]
+    found = pl.concat(live)
+    missing = remove.join(found, on=FILE_IDENTITY, how="anti", nulls_equal=True)
     if missing.height:
         _refuse_missing(missing, since)
-    return live
+    return found
+
+
+def _found(wanted: pl.DataFrame, state: TableState, manifests: list[ManifestRef]) -> pl.DataFrame:
+    listed = state.reader.files_of(manifests)
+    return listed.join(wanted.select(FILE_IDENTITY), on=FILE_IDENTITY, how="semi", nulls_equal=True)
 
 
 def _refuse_missing(missing: pl.DataFrame, since: pl.DataFrame) -> None:

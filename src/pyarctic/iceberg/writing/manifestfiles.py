@@ -13,7 +13,6 @@ from typing import Any
 
 import fastavro
 import polars as pl
-from pydantic_core import to_json
 from pyiceberg.io import FileIO
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -27,6 +26,7 @@ from pyarctic.iceberg.writing.entries import EntryBatch, body_of, raw_partitions
 from pyarctic.iceberg.writing.manifestschema import manifest_list_schema
 from pyarctic.iceberg.writing.properties import positive_property
 
+MANIFEST_TARGET_BYTES = 8 << 20
 MAX_ENTRIES = 10_000
 """Entries of a manifest at most: removing one file rewrites the whole manifest it is in."""
 _BLOCK_ENTRIES = 1_000
@@ -46,7 +46,9 @@ class MetadataFiles:
         self._numbers = itertools.count()
         self._locations = load_location_provider(metadata.location, metadata.properties)
         self._codec = _codec(metadata.properties)
-        self._target_bytes = positive_property(metadata.properties, "commit.manifest.target-size-bytes", 8 << 20)
+        self._target_bytes = positive_property(
+            metadata.properties, "commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES
+        )
 
     def for_table(self, metadata: TableMetadata) -> None:
         """Go on with a newer state of the table: it may have got another format version meanwhile."""
@@ -82,6 +84,7 @@ class MetadataFiles:
             fastavro.parse_schema(schema),
             [_list_record(manifest) for manifest in manifests],
             codec="null" if self._codec == "null" else "deflate",
+            codec_compression_level=1,
             metadata={**header, "format-version": str(version)},
         )
         path = self._locations.new_metadata_location(f"snap-{name}-{self._id}.avro")
@@ -99,7 +102,7 @@ class MetadataFiles:
             "avro.schema": json.dumps(batch.schema).encode(),
             "avro.codec": self._codec.encode(),
             "schema": self._metadata.schema().model_dump_json().encode(),
-            "partition-spec": to_json(spec.fields),
+            "partition-spec": f"[{','.join(field.model_dump_json() for field in spec.fields)}]".encode(),
             "partition-spec-id": str(batch.spec_id).encode(),
             "format-version": str(self._metadata.format_version).encode(),
             "content": b"deletes" if batch.content == DELETES_MANIFEST else b"data",
@@ -132,14 +135,14 @@ def _manifest_ref(batch: EntryBatch, path: str, length: int, snapshot_id: int) -
         added_rows=rows.get(ADDED, 0),
         existing_rows=rows.get(EXISTING, 0),
         deleted_rows=rows.get(DELETED, 0),
-        partitions=tuple(_partition_range(field, values) for field, values in raw_partitions(batch)),
+        partitions=[_partition_range(field, values) for field, values in raw_partitions(batch)],
     )
 
 
 def _partition_range(field: AvroField, values: pl.Series) -> PartitionRange:
     contains_null = values.null_count() > 0
     if values.dtype == pl.Null:
-        return PartitionRange(contains_null=True, contains_nan=False, lower=None, upper=None)
+        return PartitionRange(contains_null=True, contains_nan=False, lower_bound=None, upper_bound=None)
     kind = next(option for option in field.type if option != "null") if isinstance(field.type, list) else field.type
     contains_nan = False
     if values.dtype.is_float():
@@ -147,14 +150,14 @@ def _partition_range(field: AvroField, values: pl.Series) -> PartitionRange:
         values = values.filter(values.is_not_nan())
     some = values.drop_nulls()
     if some.is_empty():
-        return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower=None, upper=None)
+        return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower_bound=None, upper_bound=None)
     if field.is_decimal:  # two's complement does not sort as bytes
         numbers = [int.from_bytes(value, "big", signed=True) for value in some.unique()]
         lower, upper = (_shortest(number) for number in (min(numbers), max(numbers)))
     else:
         ordered = some.sort()
         lower, upper = (_single_value(ordered[place], kind) for place in (0, -1))
-    return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower=lower, upper=upper)
+    return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower_bound=lower, upper_bound=upper)
 
 
 def _single_value(value: Any, kind: Any) -> bytes:
@@ -180,7 +183,6 @@ def _shortest(number: int) -> bytes:
 
 
 def _list_record(manifest: ManifestRef) -> dict[str, Any]:
-    ranges = manifest.partitions
     return {
         "manifest_path": manifest.path,
         "manifest_length": manifest.length,
@@ -195,18 +197,9 @@ def _list_record(manifest: ManifestRef) -> dict[str, Any]:
         "added_rows_count": manifest.added_rows,
         "existing_rows_count": manifest.existing_rows,
         "deleted_rows_count": manifest.deleted_rows,
-        "partitions": None if ranges is None else [_range_record(range_) for range_ in ranges],
+        "partitions": manifest.partitions,
         "key_metadata": manifest.key_metadata,
         "first_row_id": manifest.first_row_id,
-    }
-
-
-def _range_record(range_: PartitionRange) -> dict[str, Any]:
-    return {
-        "contains_null": range_.contains_null,
-        "contains_nan": range_.contains_nan,
-        "lower_bound": range_.lower,
-        "upper_bound": range_.upper,
     }
 
 
