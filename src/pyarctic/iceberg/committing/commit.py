@@ -24,7 +24,7 @@ from pyarctic.iceberg.committing.change import Change, Committed, Conflict, Mani
 from pyarctic.iceberg.committing.prepare import Preparation, Request, foundation
 from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.filelist import FileList
-from pyarctic.iceberg.gaps import close_gaps, staged_metadata
+from pyarctic.iceberg.gaps import close_gaps, close_hive_gap, staged_metadata
 from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.writing.manifestfiles import MetadataFiles
@@ -72,6 +72,7 @@ def commit(
     and added files are looked for among all of them. `listen` is told every step.
     """
     close_gaps()
+    close_hive_gap()
     return _Commit(table, change, known, listen).run()
 
 

@@ -120,7 +120,7 @@ def locate(remove: pl.DataFrame, state: TableState, since: pl.DataFrame) -> pl.D
     """The files to remove with the manifests they are in now; refuses if one is not live."""
     if remove.is_empty():
         return remove
-    here = remove["manifest_path"].is_in([m.path for m in state.manifests])
+    here = remove["manifest_path"].is_in([m.path for m in state.manifests]).fill_null(value=False)
     stayed, moved = remove.filter(here), remove.filter(~here)
     hinted = set(stayed["manifest_path"])
     # Those whose manifest was rewritten since are looked for in all manifests of their spec and content.
@@ -215,19 +215,23 @@ def _refuse_partition(delete: NewFile) -> None:
 
 
 def check_removed_deletes(change: Change, state: TableState, since: pl.DataFrame) -> None:
-    """An equality delete may only leave if it hits no data that arrived meanwhile with an older sequence number, as a
-    rewrite by somebody else brings: the change was planned without that data, whose rows would come back."""
+    """An equality delete may only leave if no data needs it any more: rows would come back.
+
+    A change that brings other deletes in its stead was planned on the data there was: only data that arrived meanwhile with
+    an older sequence number, as a rewrite by somebody else brings, is asked. Of a plain rewrite all data is asked.
+    """
     leaving = change.removed_deletes.filter(pl.col("content") == EQUALITY_DELETES)
-    arrived = since.filter((pl.col("change") == "added") & IS_DATA).drop("change")
-    if leaving.is_empty() or arrived.is_empty():
+    if leaving.is_empty():
         return
-    matches = match_deletes(pl.concat([arrived, leaving.select(arrived.columns)]), state.decoder.unpartitioned_specs())
+    data = since.filter((pl.col("change") == "added") & IS_DATA).drop("change")
+    if change.rewrites and not change.added_deletes:
+        data = state.data(set(state.metadata.specs())).join(change.removed_data, on="file_path", how="anti")
+    matches = match_deletes(pl.concat([data, leaving.select(data.columns)]), state.decoder.unpartitioned_specs())
     hit = matches.data.filter(matches.has_deletes)
     if hit.height:
         raise Refusal(
-            "deletes-arrived",
-            f"{hit.height} data files that arrived meanwhile still need a delete file that the change removes, such as "
-            f"{hit['file_path'][0]}",
+            "still-needed",
+            f"{hit.height} data files still need an equality delete that the change removes, such as {hit['file_path'][0]}",
             file=hit["file_path"][0],
         )
 
