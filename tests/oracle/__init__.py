@@ -6,5 +6,6 @@ java_writes.py   files that PyIceberg cannot write: equality deletes and positio
 sharedtable.py   a table that both write in turns, and a model of its rows
 ourturns.py      what PyArctic does to it
 javaturns.py     what Java does to it
+javacommits.py   parts of commits made with Java's own API
 cluster.py       a real standalone Spark cluster on this machine
 """

@@ -6,7 +6,6 @@ Each test shows both. When one fails after an upgrade of Iceberg because Java go
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,8 +17,9 @@ from pyiceberg.table.snapshots import Operation
 from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.iceberg.committing import Change, Committed, commit
 from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.writing import NewFile, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.writing import write_equality_deletes, write_position_deletes, write_vectors
 from tests import changes
+from tests.oracle.javacommits import java_data_file, java_position_deletes, planned_by_java
 from tests.oracle.ourturns import converted
 from tests.oracle.session import Oracle
 from tests.oracle.sharedtable import Layout, SharedTable, arrow
@@ -60,37 +60,6 @@ def java_ids(shared: SharedTable) -> list[int]:
 
 def our_ids(shared: SharedTable) -> list[int]:
     return sorted(changes.rows(shared.load(), ["id"])["id"].to_pylist())
-
-
-def java_data_file(shared: SharedTable, file: NewFile, partition: str = "") -> Any:
-    """A data file that PyArctic wrote, as Java describes it."""
-    spec = shared.oracle.java_table(shared.name).spec()
-    builder = shared.oracle.java.org.apache.iceberg.DataFiles.builder(spec).withPath(file.path).withFormat("PARQUET")
-    if partition:
-        builder = builder.withPartitionPath(partition)
-    return builder.withFileSizeInBytes(file.file_size_bytes).withRecordCount(file.record_count).build()
-
-
-def java_position_deletes(shared: SharedTable, file: NewFile) -> Any:
-    spec = shared.oracle.java_table(shared.name).spec()
-    builder = shared.oracle.java.org.apache.iceberg.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes()
-    builder = builder.withPath(file.path).withFileSizeInBytes(file.file_size_bytes).withRecordCount(file.record_count)
-    builder = builder.withFormat(file.file_format).withReferencedDataFile(file.referenced_data_file)
-    if file.is_vector:
-        builder = builder.withContentOffset(file.content_offset).withContentSizeInBytes(file.content_size_bytes)
-    return builder.build()
-
-
-def planned_by_java(shared: SharedTable, snapshot_id: int | None = None) -> list[Any]:
-    """Java's scan tasks: data files with their deletes."""
-    scan = shared.oracle.java_table(shared.name).newScan()
-    tasks = (scan if snapshot_id is None else scan.useSnapshot(snapshot_id)).planFiles()
-    found = []
-    iterator = tasks.iterator()
-    while iterator.hasNext():
-        found.append(iterator.next())
-    tasks.close()
-    return found
 
 
 def delete_files(shared: SharedTable) -> pl.DataFrame:
