@@ -265,7 +265,10 @@ def assert_rejected_rightly(table: Table, change: Change | ManifestRewrite, reje
             assert added.height
         case "format":
             assert table.format_version == 3
-            assert any(file.content == 1 and not file.is_vector for file in change.add)
+            # Position delete files came too late for version 2, or rows were rewritten before they got their ids.
+            late = any(file.content == 1 and not file.is_vector for file in change.add)
+            begun = table.metadata.snapshot_by_id(change.start) if change.start is not None else None
+            assert late or (change.rewrites and begun is not None and begun.first_row_id is None)
         case _:
             raise AssertionError(f"rejected as {rejected.code}: {rejected.reason}")
 

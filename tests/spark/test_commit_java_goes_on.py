@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit
+from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Rejected, commit
 from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader, ManifestRef
 from pyarctic.iceberg.writing import write_equality_deletes
@@ -249,6 +249,19 @@ def test_a_table_that_java_upgraded(shared: SharedTable) -> None:
     shared.check()
     java.rewrite_data_files()
     shared.check()
+
+
+def test_a_rewrite_that_began_before_the_rows_got_ids_is_rejected(shared: SharedTable) -> None:
+    made_by_us(shared, 2)
+    planned = changes.rewrite(shared.load())
+    shared.sql("alter table {t} set tblproperties ('format-version' = '3')")
+    append(shared, 40, 43)
+    before = lineage(shared)
+    outcome = commit(shared.load(), planned)
+    assert isinstance(outcome, Rejected)
+    assert outcome.code == "format"
+    add(shared, changes.rewrite(shared.load()))
+    assert lineage(shared) == before
 
 
 @pytest.mark.parametrize("first", ["rewrite", "manifests", "delete", "convert"])

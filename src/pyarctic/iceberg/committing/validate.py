@@ -24,6 +24,8 @@ def check_fits(change: Change, state: TableState) -> None:
         _check_partition(file, state)
         _check_columns(file, state)
         _check_sequence(change, file, state)
+    if change.rewrites and change.added_data:
+        _check_row_ids(change, state)
     if change.proof is not None:
         removed = int(change.removed_data["record_count"].sum())
         fault = change.proof.fault(removed, sum(file.record_count for file in change.added_data))
@@ -95,6 +97,19 @@ def _check_sequence(change: Change, file: NewFile, state: TableState) -> None:
             f"data sequence number {number} is not one of the planned snapshot's past (up to {planned}): {file.path}",
             "A rewritten file takes the sequence number of the snapshot it was planned on.",
             file=file.path,
+        )
+
+
+def _check_row_ids(change: Change, state: TableState) -> None:
+    """The first commit after an upgrade to version 3 gives ids to all rows. A rewrite that was begun before it does not have
+    them, and rows must keep theirs."""
+    start = state.metadata.snapshot_by_id(change.start) if change.start is not None else None
+    head = state.parent
+    if start is not None and head is not None and start.first_row_id is None and head.first_row_id is not None:
+        raise Refusal(
+            "format",
+            "the rows got ids while they were rewritten: the table was upgraded to format version 3",
+            "The new files do not have the ids. " + PLAN_ANEW,
         )
 
 
