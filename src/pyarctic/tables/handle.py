@@ -113,6 +113,17 @@ class Table:
     def properties(self) -> dict[str, str]:
         return dict(self._loaded.metadata.properties)
 
+    @property
+    def view(self) -> TableView:
+        """Metadata and storage as of now: what the writers of `pyarctic.iceberg.writing` need."""
+        return TableView(name=self.name, metadata=self._loaded.metadata, io=self._loaded.io)
+
+    @property
+    def file_list(self) -> FileList:
+        """The live files as commits and plans take them; `files` shows them to people."""
+        with about(table=self.name):
+            return self._file_list(self._loaded.metadata.current_snapshot())
+
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
         self._loaded = load_table(self._name)
@@ -129,10 +140,8 @@ class Table:
         """Rows with all deletes applied, now or at a snapshot, a branch or tag, or a moment."""
         with about(table=self.name):
             snapshot, schema = self._at(snapshot_id, ref, as_of)
-            metadata = self._loaded.metadata
-            view = TableView(name=self.name, metadata=metadata, io=self._loaded.io)
             return scan(
-                view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
+                self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
             )
 
     def files(self, snapshot_id: int | None = None, ref: str | None = None, content: str | None = None) -> pl.DataFrame:

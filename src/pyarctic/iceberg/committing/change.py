@@ -190,6 +190,7 @@ RejectedCode = Literal[
     "not-live",
     "files-gone",
     "deletes-arrived",
+    "still-needed",
     "history-lost",
     "format",
     "mismatch",

@@ -7,7 +7,7 @@ they replace is in the table.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ from pyarctic.iceberg.manifests import (
     read_raw_manifest,
 )
 from pyarctic.iceberg.writing.entries import EntryBatch, carried_entries, new_entries
-from pyarctic.iceberg.writing.manifestfiles import UNASSIGNED, MetadataFiles
+from pyarctic.iceberg.writing.manifestfiles import MAX_ENTRIES, UNASSIGNED, MetadataFiles
 from pyarctic.iceberg.writing.newfile import NewFile
 
 Value = TypeVar("Value")
@@ -157,27 +157,51 @@ class Preparation:
         return manifests, pl.concat(described)
 
     def _filtered(self, change: Change, state: TableState, removed: pl.DataFrame) -> list[ManifestRef]:
-        """The table's manifests, those with removed files written anew."""
+        """The table's manifests, those with removed files written anew: large ones each for itself, small ones together."""
         leaving = {str(path): group for (path,), group in removed.group_by("manifest_path")}
-        manifests: list[ManifestRef] = []
-        for manifest in state.manifests:
-            if manifest.path in leaving:
-                manifests += self._without(change, state, manifest, leaving[manifest.path])
-            elif manifest.added_files != 0 or manifest.existing_files != 0:  # one of removed entries only has done its duty
-                manifests.append(manifest)
-        return manifests
+        touched = [m for m in state.manifests if m.path in leaving]
+        # One of removed entries only has done its duty.
+        kept = [m for m in state.manifests if m.path not in leaving and (m.added_files != 0 or m.existing_files != 0)]
+        small = [m for m in touched if (m.added_files or 0) + (m.existing_files or 0) < MAX_ENTRIES // 2]
+        groups = [small] * bool(small) + [[m] for m in touched if m not in small]
+        return [m for group in groups for m in self._without(change, state, group, leaving)] + kept
 
-    def _without(self, change: Change, state: TableState, manifest: ManifestRef, leaving: pl.DataFrame) -> list[ManifestRef]:
+    def _without(
+        self, change: Change, state: TableState, manifests: Sequence[ManifestRef], leaving: Mapping[str, pl.DataFrame]
+    ) -> list[ManifestRef]:
         def write() -> list[ManifestRef]:
-            raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
-            entries = describe_entries(raw).with_row_index("row")
-            hit = entries.filter(pl.col("status") != DELETED).join(leaving, on=FILE_IDENTITY, how="semi", nulls_equal=True)
-            removed = entries["row"].is_in(hit["row"].implode())
-            batch = carried_entries(state.version, raw, removed, change.snapshot_id)
-            return self.files.write_manifests(batch, change.snapshot_id)
+            batches = [self._carried(change, state, manifest, leaving[manifest.path]) for manifest in manifests]
+            return self._joined(batches, change.snapshot_id)
 
-        identity = tuple(leaving.select(FILE_IDENTITY).sort(FILE_IDENTITY).iter_rows())
-        return self._once(("without", state.version, manifest.path, manifest.first_row_id, identity), write)
+        going = (leaving[manifest.path].select(FILE_IDENTITY).sort(FILE_IDENTITY) for manifest in manifests)
+        identity = tuple((m.path, m.first_row_id, *files.iter_rows()) for m, files in zip(manifests, going, strict=True))
+        return self._once(("without", state.version, identity), write)
+
+    def _carried(
+        self, change: Change | ManifestRewrite, state: TableState, manifest: ManifestRef, leaving: pl.DataFrame
+    ) -> EntryBatch:
+        """The entries of a manifest, some of them as removed."""
+        raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
+        entries = describe_entries(raw).with_row_index("row")
+        hit = entries.filter(pl.col("status") != DELETED).join(leaving, on=FILE_IDENTITY, how="semi", nulls_equal=True)
+        return carried_entries(state.version, raw, entries["row"].is_in(hit["row"].implode()), change.snapshot_id)
+
+    def _joined(self, batches: Sequence[EntryBatch], snapshot_id: int) -> list[ManifestRef]:
+        """Write entries of several manifests together, as far as they may stand in one."""
+        groups: list[list[EntryBatch]] = []
+        for batch in batches:
+            group = next((group for group in groups if group[0].can_join(batch)), None)
+            if group is None:
+                groups.append([batch])
+            else:
+                group.append(batch)
+        return [
+            manifest
+            for group in groups
+            for manifest in self.files.write_manifests(
+                EntryBatch.joined(group).clustered() if len(group) > 1 else group[0], snapshot_id
+            )
+        ]
 
     def _rewritten(self, change: ManifestRewrite, state: TableState) -> _Contents:
         chosen = [m for m in state.manifests if change.manifests is None or m.path in change.manifests]
@@ -185,18 +209,8 @@ class Preparation:
             raise Refusal("files-gone", "none of the manifests to rewrite is in the table any more")
 
         def write() -> list[ManifestRef]:
-            groups: list[list[EntryBatch]] = []
-            for manifest in chosen:
-                raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
-                none = pl.repeat(value=False, n=raw.container.count, dtype=pl.Boolean, eager=True)
-                batch = carried_entries(state.version, raw, none, change.snapshot_id)
-                group = next((group for group in groups if group[0].can_join(batch)), None)
-                if group is None:
-                    groups.append([batch])
-                else:
-                    group.append(batch)
-            joined = [EntryBatch.joined(group).clustered() for group in groups]
-            return [ref for batch in joined for ref in self.files.write_manifests(batch, change.snapshot_id)]
+            batches = [self._carried(change, state, manifest, no_files()).clustered() for manifest in chosen]
+            return self._joined(batches, change.snapshot_id)
 
         key = ("rewritten", state.version, tuple((m.path, m.first_row_id) for m in chosen))
         rest = [m for m in state.manifests if m not in chosen]
