@@ -32,6 +32,10 @@ test-fast: $(READY)  ## Run the tests that need no Java, in parallel
 test-spark: $(READY) $(JARS)  ## Run the tests against Spark and Iceberg Java, on one JVM
 	$(PYTEST) -m jvm -q
 
+.PHONY: stress
+stress: $(READY) $(JARS)  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
+	$(PYTHON) -m tests.stress --seconds $(or $(SECONDS),120)
+
 .PHONY: check
 check: $(READY)  ## Check format, style, types, the borders between rooms, and dependencies
 	$(PYTHON) -m ruff format --check $(SOURCES)
