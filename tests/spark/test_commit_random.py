@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -32,7 +32,20 @@ _numbers = count(1)
 history_log = logging.getLogger(__name__)  # pytest shows it when a test fails
 history_log.setLevel(logging.INFO)
 
+Card = TypeVar("Card")
 Plan = Callable[[Table, str], Turn | None]
+
+
+class Deck(Generic[Card]):
+    """Cards in random order, shuffled anew when all were drawn: no kind of turn is left out for long."""
+
+    def __init__(self, random: Random, cards: list[Card]) -> None:
+        self._random, self._cards = random, cards
+        self._left: list[Card] = []
+
+    def draw(self) -> Card:
+        self._left = self._left or self._random.sample(self._cards, len(self._cards))
+        return self._left.pop()
 
 
 class History:
@@ -40,12 +53,27 @@ class History:
 
     def __init__(self, shared: SharedTable, version: int, seed: str) -> None:
         self._shared = shared
+        self._version = version
         self._random = Random(seed)
         self._ids = count(1)
         self._waiting: list[Turn] = []
         told: dict[str, Any] = {"shared": shared, "random": self._random, "fresh": self._fresh}
-        self._ours, self._java = OurTurns(**told), JavaTurns(**told)
-        self._version = version
+        self._ours, java = OurTurns(**told), JavaTurns(**told)
+        self._our_deck = Deck(self._random, self._our_cards())
+        self._statements = Deck(self._random, [java.insert, java.delete, java.update, java.merge])
+        procedures = [java.rewrite_data_files, java.rewrite_manifests, java.expire_snapshots, java.make_branch]
+        if version > 1:
+            procedures += [java.rewrite_position_delete_files, java.upgrade]
+        self._procedures = Deck(self._random, procedures)
+
+    def _our_cards(self) -> list[Plan]:
+        ours = self._ours
+        cards: list[Plan] = [ours.append, ours.append_and_set_properties, ours.remove_files, ours.overwrite]
+        cards += [ours.rewrite, ours.rewrite, ours.rewrite_manifests]
+        if self._version > 1:
+            cards += [ours.equality_delete, ours.global_equality_delete, ours.convert, ours.remove_unused_deletes]
+            cards += [ours.position_delete, ours.position_delete, ours.larger_vector]
+        return cards
 
     def _fresh(self, number: int) -> list[Row]:
         ids = [next(self._ids) for _ in range(number)]
@@ -53,14 +81,13 @@ class History:
 
     def begin(self, layout: Layout, *, by_java: bool, properties: dict[str, str]) -> None:
         self._shared.create(layout, self._version, by_java=by_java, properties=properties)
-        for _ in range(2):
-            self._commit(self._ours.append(self._shared.load(), "main"))
+        self._commit(self._ours.append(self._shared.load(), "main"))
         if layout == "identity":
             self._shared.partition(by_java=by_java)
         self._commit(self._ours.append(self._shared.load(), "main"))
 
     def step(self) -> None:
-        if self._waiting and self._random.random() < 0.4:
+        if self._waiting and self._random.random() < 0.3:
             self._commit(self._waiting.pop(0), waited=True)
         elif self._random.random() < 0.6:
             self._our_step()
@@ -74,17 +101,9 @@ class History:
 
     def _our_step(self) -> None:
         table, branch = self._shared.load(), self._branch()
-        ours = self._ours
-        plans: list[Plan] = [ours.append, ours.append_and_set_properties, ours.remove_files, ours.overwrite]
-        plans += [ours.rewrite] * 4 + [ours.rewrite_manifests] * 2
-        if table.format_version > 1:
-            plans += [ours.equality_delete, ours.global_equality_delete, ours.global_equality_delete, ours.convert]
-            plans += [ours.position_delete] * 3 + [ours.remove_unused_deletes]
-        if table.format_version > 2:
-            plans += [ours.larger_vector]
-        turn = self._random.choice(plans)(table, branch)
-        if turn is None:
-            return
+        turn = None
+        while turn is None:
+            turn = self._our_deck.draw()(table, branch)
         if turn.can_wait and len(self._waiting) < 3 and self._random.random() < 0.5:
             history_log.info(f"planned on {branch}: {turn.name}")
             self._waiting.append(turn)
@@ -92,40 +111,27 @@ class History:
             self._commit(turn)
 
     def _java_step(self) -> None:
-        java, branch = self._java, self._branch()
-        statements = [java.insert, java.delete, java.update, java.merge]
-        procedures = [
-            java.rewrite_data_files,
-            java.rewrite_position_delete_files,
-            java.rewrite_manifests,
-            java.expire_snapshots,
-            java.make_branch,
-            java.upgrade,
-        ]
-        if self._version == 1:
-            procedures.remove(java.upgrade)
-            procedures.remove(java.rewrite_position_delete_files)
-        done: str | None
+        branch = self._branch()
         if self._random.random() < 0.6:
-            done = self._random.choice(statements)(branch)
+            history_log.info(f"Java on {branch}: {self._statements.draw()(branch)}")
+            self._shared.check(branch)
         else:
-            branch = "main"
-            done = self._random.choice(procedures)()
-        history_log.info(f"Java on {branch}: {done}")
-        self._shared.check(branch)
+            history_log.info(f"Java: {self._procedures.draw()()}")
+            self._shared.check()
 
     def _branch(self) -> str:
-        return self._random.choice(["main", "main", *self._shared.rows])
+        return self._random.choice(["main", *self._shared.rows])
 
     def _commit(self, turn: Turn, *, waited: bool = False) -> None:
         branch = turn.change.branch
         outcome = commit(self._shared.load(), turn.change)
-        code = outcome.code if isinstance(outcome, Rejected) else ""
-        history_log.info(f"on {branch}: {turn.name}: {type(outcome).__name__} {code}")
         if waited and isinstance(outcome, Rejected):
+            history_log.info(f"on {branch}: {turn.name}: rejected, {outcome.code}")
             assert_rejected_rightly(self._shared.load(), turn.change, outcome)
             return
-        assert isinstance(outcome, Committed), outcome
+        assert isinstance(outcome, Committed), (turn.name, outcome)
+        moved = f", {outcome.rebased_rows} rows rebased" if outcome.rebased_rows else ""
+        history_log.info(f"on {branch}: {turn.name}{', late' if waited else ''}{moved}")
         turn.effect(self._shared.rows[branch])
         self._shared.check_summary(branch)
         self._shared.check(branch)
