@@ -24,6 +24,7 @@ from pyarctic.cli.session import (
     WideOption,
     chosen,
     new_group,
+    note,
     working,
 )
 from pyarctic.errors import UsageError
@@ -284,13 +285,8 @@ def rewrite_manifests(
 
     with working("rewriting manifests"):
         report = open_table(name).rewrite_manifests(everything=everything, dry_run=dry_run).to_dict()
-    emit(
-        Frame(columns=REWRITE_COLUMNS, rows=[report], document=report, remark=_manifest_remark(report)),
-        output_format=chosen(output_format, as_json),
-    )
-
-
-def _manifest_remark(report: dict[str, Any]) -> str | None:
+    emit(Frame(columns=REWRITE_COLUMNS, rows=[report], document=report), output_format=chosen(output_format, as_json))
     if not report["rewritten"]:
-        return "nothing to merge"
-    return None if report["snapshot_id"] else "dry run: nothing was changed"
+        note("nothing to merge")
+    elif dry_run:
+        note("dry run: nothing was changed")

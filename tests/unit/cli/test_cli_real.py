@@ -161,3 +161,22 @@ def test_as_a_process(lake: Lake) -> None:
     command = [sys.executable, "-m", "pyarctic.cli", "table", "scan", NAME, "--count"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=lake.folder)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "4\n", "")
+
+
+def test_rewrite_manifests(arctic: Arctic, lake: Lake) -> None:
+    config = ("--config", str(lake.folder / "arctic.yaml"))
+    planned = arctic("table", "rewrite-manifests", NAME, "--dry-run", "--json", *config)
+    assert planned.json == {
+        "table": NAME,
+        "snapshot_id": None,
+        "rewritten": len(lake.snapshots),
+        "manifests_before": len(lake.snapshots),
+        "manifests_after": None,
+    }
+    assert "dry run" in planned.err
+    done = arctic("table", "rewrite-manifests", NAME, *config)
+    assert (done.code, "dry run" in done.err) == (0, False)
+    again = arctic("table", "rewrite-manifests", NAME, *config)
+    assert "nothing to merge" in again.err
+    snapshots = arctic("table", "snapshots", NAME, "--json", *config).json
+    assert (len(snapshots), snapshots[0]["operation"]) == (len(lake.snapshots) + 1, "replace")

@@ -211,7 +211,7 @@ def test_documented_errors_are_those_of_the_tree() -> None:
 def test_every_command_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     leaves = {path for path, command in commands() if not getattr(command, "commands", {})}
-    assert set(re.findall(r"^### `arctic ([a-z ]+)`", text, re.MULTILINE)) == leaves
+    assert set(re.findall(r"^### `arctic ([a-z -]+)`", text, re.MULTILINE)) == leaves
     for path, command in commands():
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
         assert not {option for option in options if f"`{option}" not in text}, path
