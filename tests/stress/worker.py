@@ -5,8 +5,10 @@ It waits for the start, works until the end is signalled, and keeps a diary of w
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -23,6 +25,8 @@ from pyarctic.iceberg.storage import remove_quietly
 from tests import changes
 from tests.stress.arena import RANGE, Arena, may_be_deleted, partition_of, rows_of
 
+_STARTER = os.getppid()
+_SMALL_FILES = 12
 _CONFLICTS = 3
 """So often a change that others kept out is tried once more."""
 
@@ -39,9 +43,12 @@ class Worker:
         self._mine: set[int] = set()
 
     def work(self) -> None:
-        while not self._arena.has("stop"):
+        while self._arena.has("go") and not self._arena.has("stop") and not _is_orphan():
+            begin = time.monotonic()
             pause = self._act(self._catalog.load_table(self._arena.table))
-            time.sleep(self.random.uniform(0.5, 1.5) * pause)
+            # On a slow machine all of them rest longer: those whose commits take longest would never get one in.
+            pause = max(pause, 2 * (time.monotonic() - begin))
+            time.sleep(self.random.uniform(0.5, 1.5) * min(pause, 10))
 
     def appender(self, table: Table) -> float:
         values = self._new_values(self.random.randint(10, 40))
@@ -100,12 +107,13 @@ class Worker:
         return {key: f"row {key}" for key in range(first, first + count)}
 
     def _some_rows(self, table: Table, count: int) -> pa.Table:
-        """Living rows that may be deleted; neighbours, so that one file gets many of them, or from anywhere."""
+        """Living rows that may be deleted: of the smallest files, which the compactor is likely at work on, or any."""
         found = changes.rows(table, ["id", *changes.ORIGIN])
-        places = [place for place, key in enumerate(found["id"].to_pylist()) if may_be_deleted(key)]
-        if self.random.random() < 0.5 and len(places) > count:
-            at = self.random.randrange(len(places) - count)
-            places = places[at : at + count]
+        rows_of_file = Counter(found["_file"].to_pylist())
+        small = set(sorted(rows_of_file, key=lambda file: rows_of_file[file])[:_SMALL_FILES])
+        only_small = self.random.random() < 0.7
+        keys = zip(found["id"].to_pylist(), found["_file"].to_pylist(), strict=True)
+        places = [at for at, (key, file) in enumerate(keys) if may_be_deleted(key) and (file in small or not only_small)]
         return found.take(pa.array(self.random.sample(places, min(count, len(places))), pa.int64()))
 
     def _commit(
@@ -138,6 +146,11 @@ class Worker:
         return False
 
 
+def _is_orphan() -> bool:
+    """Whoever started it died without a word."""
+    return os.getppid() != _STARTER
+
+
 def _equality_deletes(table: Table, keys: list[int]) -> tuple[Any, ...]:
     """One delete file for each partition."""
     parts: dict[int, list[int]] = {}
@@ -156,7 +169,7 @@ def _main(folder: str, role: str, number: str) -> None:
     with arena.open() as catalog:
         worker = Worker(arena, catalog, role, int(number))
         arena.signal(f"{role}-{number}.ready")
-        while not arena.has("go"):
+        while not arena.has("go") and not _is_orphan():
             time.sleep(0.02)
         worker.work()
 
