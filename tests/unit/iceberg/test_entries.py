@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from pyarctic.iceberg.avro import AvroContainer
 from pyarctic.iceberg.manifests import ManifestRef, RawManifest, decode_manifest
-from pyarctic.iceberg.writing import entries as module
+from pyarctic.iceberg.writing import splice
 from pyarctic.iceberg.writing.avrobytes import UnknownLayout, encode_numbers, encode_optional_numbers, encoded_sizes
-from pyarctic.iceberg.writing.entries import EntryBatch, carried_entries
+from pyarctic.iceberg.writing.entries import EntryBatch
+from pyarctic.iceberg.writing.splice import carried_entries
 from tests.spec.avro_schemas import manifest_entry, optional
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -187,7 +188,7 @@ def test_unusual_bytes_are_decoded_and_encoded_anew(
 
 def test_the_fast_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of known writers are copied, not decoded."""
-    monkeypatch.setattr(module, "_encoded_anew", None)
+    monkeypatch.setattr(splice, "_encoded_anew", None)
     data_file = {"file_path": "a", "file_format": "PARQUET", "partition": {}, "record_count": 1, "file_size_in_bytes": 1}
     entries = [{"status": 1, "data_file": {"content": 0, **data_file}}]
     raw = raw_manifest(2, entries, manifest_entry(2, []))

@@ -42,9 +42,10 @@ from pyarctic.iceberg.manifests import (
     describe_entries,
     read_raw_manifest,
 )
-from pyarctic.iceberg.writing.entries import EntryBatch, carried_entries, new_entries
+from pyarctic.iceberg.writing.entries import EntryBatch, new_entries
 from pyarctic.iceberg.writing.manifestfiles import MAX_ENTRIES, UNASSIGNED, MetadataFiles
 from pyarctic.iceberg.writing.newfile import NewFile
+from pyarctic.iceberg.writing.splice import carried_entries
 
 Value = TypeVar("Value")
 
