@@ -27,7 +27,7 @@ pytestmark = pytest.mark.jvm
 
 FIRST = int(os.environ.get("FIRST_HISTORY", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("HISTORIES", "1")))
-STEPS = 12
+STEPS = 15 if "HISTORIES" in os.environ else 10
 _numbers = count(1)
 history_log = logging.getLogger(__name__)  # pytest shows it when a test fails
 history_log.setLevel(logging.INFO)
