@@ -126,7 +126,8 @@ class Table:
 
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
-        self._loaded = load_table(self._name)
+        with reaching(self._name.catalog, self.name):
+            self._loaded = self._loaded.catalog.load_table(self._loaded.name())
         return self
 
     def scan(
