@@ -134,7 +134,7 @@ def stream(table: Table) -> dict[int, int]:
                 key = table.schema.find_field("id")
                 added.append(write_equality_deletes(target(table, region), data.select(["id"]), [key]))
                 added += written(table, region, data)
-        table.commit(Change(start=None, add=tuple(added)))
+        table.commit(Change(start=table.view.snapshot_id, add=tuple(added)))
         expected |= batch
     return expected
 
@@ -179,7 +179,7 @@ def delete_one(table: Table, region: str) -> int:
     """What a careless writer does in the middle of it: delete a row by its position. Gives its id."""
     row = table.scan(["id", "_file", "_pos"], where=f"region = '{region}'").to_arrow().slice(0, 1).to_pylist()[0]
     deletes = write_position_deletes(target(table, region), {row["_file"]: np.array([row["_pos"]])})
-    table.commit(Change(start=table.file_list.snapshot_id, add=(deletes,)))
+    table.commit(Change(start=table.view.snapshot_id, add=(deletes,)))
     return int(row["id"])
 
 

@@ -174,5 +174,10 @@ def apply(table: Table, make: Callable[[Table], Change | None]) -> Table:
     while True:
         current = table.catalog.load_table(table.name())
         change = make(current)
-        if change is None or isinstance(commit(current, change), Committed):
+        if change is None:
+            return current
+        outcome = commit(current, change)
+        if isinstance(outcome, Committed):
+            for path in outcome.unused_files:
+                current.io.delete(path)
             return table.catalog.load_table(table.name())

@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.iceberg import FileList
+from pyarctic.iceberg.committing import Change, ManifestRewrite
 from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES, ManifestReader
 from tests.changes import rows
@@ -33,14 +34,16 @@ def missing(table: Table) -> list[str]:
     return sorted(path for path in needed(table) if not Path(path).is_file())
 
 
-def leftovers(table: Table) -> list[str]:
-    """Files in the table's folder that nothing in its metadata names."""
-    return sorted(on_disk(table) - needed(table))
+def leftovers(table: Table, change: Change | ManifestRewrite | None = None) -> list[str]:
+    """Files in the table's folder that nothing in its metadata names; without those that the maker of a change wrote, who
+    may remove what of them was not needed."""
+    own = {file.path.removeprefix("file://") for file in change.add} if isinstance(change, Change) else set()
+    return sorted(on_disk(table) - needed(table) - own)
 
 
-def leftovers_of_ours(table: Table) -> list[str]:
+def leftovers_of_ours(table: Table, change: Change | ManifestRewrite | None = None) -> list[str]:
     """Those that Java did not write: its local files have a checksum file beside them."""
-    return [path for path in leftovers(table) if not Path(path).with_name(f".{Path(path).name}.crc").exists()]
+    return [path for path in leftovers(table, change) if not Path(path).with_name(f".{Path(path).name}.crc").exists()]
 
 
 def needed(table: Table) -> set[str]:

@@ -61,7 +61,7 @@ def check(lab: Lab, table: Table, change: Change | ManifestRewrite, outcome: Out
     assert outcome.attempts == attempts
     found = whole(lab, table)
     assert [snapshot.snapshot_id for snapshot in found.metadata.snapshots].count(change.snapshot_id) == 1
-    assert leftovers(found) == []
+    assert leftovers(found, change) == []
     return found
 
 
@@ -138,7 +138,7 @@ def test_a_commit_that_landed_is_found_even_when_the_table_could_not_be_loaded_a
     assert found.metadata.snapshot_by_id(change.snapshot_id) is not None
     again = commit(found, change)
     assert isinstance(again, Committed)
-    assert leftovers(whole(lab, table)) == []
+    assert leftovers(whole(lab, table), change) == []
 
 
 @kinds
@@ -175,7 +175,7 @@ def test_conflicts_without_end_leave_nothing_behind(lab: Lab, kind: Kind, versio
     assert found.metadata_location == before.metadata_location
     assert set(leftovers(found)) <= made
     assert isinstance(commit(found, change), Committed)
-    assert leftovers(whole(lab, table)) == []
+    assert leftovers(whole(lab, table), change) == []
 
 
 def test_a_lost_answer_then_conflicts_then_peace(lab: Lab) -> None:

@@ -77,7 +77,7 @@ def rehearsal(lab: Lab, table: Table, kind: Kind) -> Case:
     done = lab.loaded(table)
     check_whole(done)
     # Files of the change itself were there before: only the commit's own are at stake.
-    assert leftovers(done) == []
+    assert leftovers(done, change) == []
     case = Case(ready, change, files, points, before, content(done))
     lab.rewind(ready, keep=files)
     return case

@@ -53,7 +53,7 @@ def check(
     assert untrue_totals(found) == []
     assert sequence_numbers_differ(found)
     assert [snapshot.snapshot_id for snapshot in found.metadata.snapshots].count(change.snapshot_id) == landed
-    assert not clean or leftovers_of_ours(found) == []
+    assert not clean or leftovers_of_ours(found, change) == []
     assert found.format_version == 2 or row_ids_differ(found)
     content(found)
     return found

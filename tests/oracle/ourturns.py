@@ -143,10 +143,14 @@ class OurTurns:
         leaving = listed.filter(pl.col("content") == 2)
         if leaving.is_empty():
             return None
-        add = list(converted(table, listed, leaving))
-        if not add:  # the commit could not tell it from a conversion that forgot the rows
-            return None
-        change = Change(start=changes.head(table, branch), add=tuple(add), remove=leaving, rewrites=True, branch=branch)
+        change = Change(
+            start=changes.head(table, branch),
+            add=tuple(converted(table, listed, leaving)),
+            remove=leaving,
+            rewrites=True,
+            converts=True,
+            branch=branch,
+        )
         return Turn(name=f"conversion of {leaving.height} equality deletes", change=change)
 
     def remove_unused_deletes(self, table: Table, branch: str) -> Turn | None:

@@ -151,7 +151,13 @@ def test_d2_our_conversion_is_noticed_by_java(table: SharedTable, version: int) 
     leaving = listed.filter(~IS_DATA)
     add(
         table,
-        Change(start=changes.head(now), add=tuple(converted(now, listed, leaving)), remove=leaving, rewrites=True),
+        Change(
+            start=changes.head(now),
+            add=tuple(converted(now, listed, leaving)),
+            remove=leaving,
+            rewrites=True,
+            converts=True,
+        ),
     )
     rewrite = table.oracle.java_table(table.name).newRewrite().validateFromSnapshot(start).dataSequenceNumber(1)
     with pytest.raises(Py4JJavaError, match="found new position delete for replaced data file"):

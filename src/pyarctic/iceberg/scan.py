@@ -58,6 +58,12 @@ class TableView:
     metadata: TableMetadata
     io: FileIO
 
+    @property
+    def snapshot_id(self) -> int | None:
+        """The current snapshot, on which a change would be planned."""
+        current = self.metadata.current_snapshot()
+        return current.snapshot_id if current else None
+
 
 def scan(
     table: TableView,

@@ -187,10 +187,9 @@ class Table:
         """Apply a change in one atomic step; afterwards this is the table with it.
 
         Raises `Conflict`, `Rejected` or `OutcomeUnknown`; only after the last the table may have been changed."""
-        with about(table=self.name), reaching(self._name.catalog, self.name):
-            outcome = commit(self._loaded, change, known=self._files)
-            committed = accepted(outcome)
-        self.refresh()
+        with about(table=self.name):
+            committed = accepted(commit(self._loaded, change, known=self._files))
+        self._loaded.metadata = committed.metadata
         return committed
 
     def rewrite_manifests(self, *, everything: bool = False, dry_run: bool = False) -> ManifestReport:

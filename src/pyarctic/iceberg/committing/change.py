@@ -52,6 +52,9 @@ class Change:
     """Rows of a file list. Their `manifest_path` is where to look first."""
     rewrites: bool = False
     """A promise: the table has the same rows before and after. It must be proved."""
+    converts: bool = False
+    """A rewrite whose equality deletes to remove were asked about all data they hit at `start`: the rows they delete are
+    named by the position deletes or vectors it adds, or there were none."""
     proof: Proof | None = None
     row_map: pl.DataFrame | None = None
     """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files."""
@@ -65,9 +68,9 @@ class Change:
     def __post_init__(self) -> None:
         if not (self.changes_files or self.set_properties or self.remove_properties or self.statistics):
             raise UsageError("the change is empty", hint="Give files to add or remove, properties or statistics.")
-        missing = [name for name in FILE_SCHEMA if name not in self.remove.columns]
-        if missing:
-            raise UsageError(f"files to remove lack the columns {missing}", hint="Take them from a table's file list.")
+        if "operation" in self.snapshot_properties:
+            raise UsageError("the operation of a snapshot follows from the change and cannot be set")
+        self._take_listed_files()
         _refuse_twice("added", [(file.path, file.content_offset) for file in self.add])
         if self.remove.select(FILE_IDENTITY).is_duplicated().any():
             path = self.remove.filter(pl.struct(FILE_IDENTITY).is_duplicated())["file_path"][0]
@@ -80,6 +83,23 @@ class Change:
         self._check_references()
         if self.rewrites:
             self._check_rewrite()
+        elif self.converts:
+            raise UsageError("a change that converts deletes keeps all rows: rewrites=True")
+        if self.row_map is not None:
+            _check_row_map(self.row_map, self.removed_data, self.added_data)
+
+    def _take_listed_files(self) -> None:
+        """Keep of the files to remove what a file list says of them."""
+        missing = [name for name in FILE_SCHEMA if name not in self.remove.columns]
+        if missing:
+            raise UsageError(f"files to remove lack the columns {missing}", hint="Take them from Table.file_list.frame().")
+        try:
+            listed = self.remove.select(FILE_SCHEMA.names()).cast(FILE_SCHEMA)
+        except pl.exceptions.PolarsError as cause:
+            raise UsageError(
+                f"files to remove are not those of a file list: {cause}", hint="Take them from Table.file_list.frame()."
+            ) from cause
+        object.__setattr__(self, "remove", listed)
 
     def _check_references(self) -> None:
         removed = set(self.removed_data["file_path"])
@@ -102,12 +122,6 @@ class Change:
                 "a rewrite of data files needs its proof",
                 hint="Give Proof(rows_in=…, rows_deleted=…, rows_out=…) as counted while rewriting.",
             )
-        if self.row_map is not None:
-            if dict(self.row_map.schema) != dict(ROW_MAP_SCHEMA):
-                raise UsageError(f"row map has the columns {self.row_map.schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
-            strangers = set(self.row_map["target"].unique()) - {file.path for file in self.added_data}
-            if strangers:
-                raise UsageError(f"row map names a file that the change does not add: {min(strangers)}")
 
     @property
     def changes_files(self) -> bool:
@@ -176,6 +190,9 @@ class Committed:
     attempts: int
     rebased_rows: int = 0
     """Rows whose deletes arrived during a rewrite and were moved over to the new files."""
+    unused_files: tuple[str, ...] = ()
+    """Puffin files of the change that this snapshot does not need, because their vectors were merged with others. Whoever
+    wrote them knows whether something else does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +248,28 @@ def _refuse_twice(what: str, names: Iterable[Any]) -> None:
         seen.add(name)
 
 
+def _check_row_map(row_map: pl.DataFrame, removed: pl.DataFrame, added: Sequence[NewFile]) -> None:
+    """Every row of a new file comes from one row of a replaced file; a delete would be lost otherwise."""
+    if dict(row_map.schema) != dict(ROW_MAP_SCHEMA):
+        raise UsageError(f"row map has the columns {row_map.schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
+    if any(row_map.null_count().row(0)) or row_map.filter((pl.col("length") < 1) | (pl.col("position") < 0)).height:
+        raise UsageError("row map has empty runs, negative positions or nulls")
+    sources = set(row_map["source"].unique()) - set(removed["file_path"])
+    if sources:
+        raise UsageError(f"row map names a file that the change does not remove: {min(sources)}")
+    counted = dict(row_map.group_by("target").agg(pl.col("length").sum()).iter_rows())
+    expected = {file.path: file.record_count for file in added}
+    for path in counted.keys() | expected.keys():
+        if counted.get(path, 0) != expected.get(path):
+            has = f"has {expected[path]}" if path in expected else "is not added"
+            raise UsageError(f"row map leads {counted.get(path, 0)} rows to a file that {has}: {path}", file=path)
+    for file, start in (("source", "position"), ("target", "target_position")):
+        ordered = row_map.sort(file, start)
+        overlaps = (pl.col(start) + pl.col("length") > pl.col(start).shift(-1)) & (pl.col(file) == pl.col(file).shift(-1))
+        if ordered.filter(overlaps).height:
+            raise UsageError(f"row map has runs that overlap in {ordered.filter(overlaps)[file][0]}")
+
+
 def _check_file(file: NewFile) -> None:
     if file.record_count < 0 or file.file_size_bytes < 0:
         raise UsageError(f"file with negative rows or size: {file.path}", file=file.path)
@@ -238,6 +277,12 @@ def _check_file(file: NewFile) -> None:
         raise UsageError(f"equality delete file without key columns: {file.path}", file=file.path)
     if file.content != EQUALITY_DELETES and file.equality_ids:
         raise UsageError(f"only equality delete files have key columns: {file.path}", file=file.path)
+    if file.content == POSITION_DELETES and file.data_sequence_number is not None:
+        raise UsageError(
+            f"position deletes take the sequence number of their commit: {file.path}",
+            hint="An older one would not hit the rows.",
+            file=file.path,
+        )
     if file.content not in (DATA, POSITION_DELETES, EQUALITY_DELETES):
         raise UsageError(f"file of unknown content {file.content}: {file.path}", file=file.path)
     located = (file.content_offset, file.content_size_bytes, file.referenced_data_file)

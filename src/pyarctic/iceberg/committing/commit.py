@@ -14,12 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    UnauthorizedError,
+)
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.errors import NotFound, Unavailable
+from pyarctic.errors import ArcticError, NotFound, Unavailable
+from pyarctic.iceberg.catalogs import reaching
 from pyarctic.iceberg.committing.change import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown
 from pyarctic.iceberg.committing.prepare import Preparation, Request, foundation
 from pyarctic.iceberg.committing.state import Refusal, TableState
@@ -76,11 +83,15 @@ def commit(
     return _Commit(table, change, known, listen).run()
 
 
+_NOT_ALLOWED = (UnauthorizedError, ForbiddenError, BadRequestError, NoSuchTableError)
+
+
 class _Commit:
     def __init__(self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: Listener) -> None:
         self._table = table
         self._change = change
         self._listen = listen
+        self._io = table.io
         self._reader = known.reader(table.io) if known else ManifestReader(table.io)
         self._preparation = Preparation(MetadataFiles(table.metadata, table.io), thorough=known is not None)
         self._doubtful: Request | None = None
@@ -124,10 +135,10 @@ class _Commit:
         table = self._load()
         if isinstance(table, Unknown | Rejected):
             return table
-        if self._has_landed(table.metadata):
-            return self._committed(table)
-        self._forget_refused(table)
         state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        if (landed := self._landed(table.metadata)) is not None:
+            return self._rolled_back() if state.has_left(landed) else self._committed(table)
+        self._forget_refused(table)
         request = self._doubtful
         if request is None or request.built_on != foundation(state):
             try:
@@ -138,16 +149,22 @@ class _Commit:
         return self._send(table, request)
 
     def _load(self) -> Table | Unknown | Rejected:
+        catalog, name = self._table.catalog, self._table.name()
         try:
-            table = self._table.catalog.load_table(self._table.name())
-        except NoSuchTableError as cause:
-            raise NotFound("the table does not exist any more", hint="It was dropped or renamed meanwhile.") from cause
-        except Exception as cause:
+            with reaching(catalog.name, ".".join((catalog.name, *name))):
+                table = catalog.load_table(name)
+        except NotFound:
+            raise
+        except ArcticError as error:
             if self._doubtful is None:
                 raise
-            return self._unknown(cause)
+            return self._unknown(error)
         self._listen("loaded")
+        # As it is now: during a long rewrite the credentials it was planned with may have expired.
+        self._reader.io = self._io = table.io
         if table.metadata.table_uuid != self._table.metadata.table_uuid:
+            if self._doubtful is not None:  # it may have got into the table that had the name before
+                self._in_doubt |= self._doubtful.files
             return Rejected(
                 code="replaced-table",
                 reason="another table has the name now",
@@ -160,10 +177,17 @@ class _Commit:
         table = self._load()
         if isinstance(table, Unknown | Rejected):
             return table
-        if self._has_landed(table.metadata):
+        if self._landed(table.metadata) is not None:
             return self._committed(table)
         self._forget_refused(table)
         return conflict
+
+    def _rolled_back(self) -> Rejected:
+        return Rejected(
+            code="history-lost",
+            reason=f"the change was committed as snapshot {self._change.snapshot_id}, and the branch was rolled back since",
+            hint="Plan it anew on the current snapshot if it is still wanted.",
+        )
 
     def _forget_refused(self, table: Table) -> None:
         """The table was loaded, and the refused request is not in it."""
@@ -184,7 +208,9 @@ class _Commit:
             except Exception as error:  # noqa: BLE001  # any failure but a plain conflict leaves the outcome open
                 self._listen("sent")
                 self._staged += staged
-                self._refused = _is_conflict(error)
+                self._refused = _is_conflict(error) or isinstance(error, _NOT_ALLOWED)
+                if isinstance(error, _NOT_ALLOWED):
+                    return self._not_allowed(error)
                 if not self._refused:
                     self._in_doubt |= request.files
                     return self._unknown(error)
@@ -194,8 +220,8 @@ class _Commit:
             table.catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
         return self._committed(response, request)
 
-    def _has_landed(self, metadata: TableMetadata) -> bool:
-        return metadata.snapshot_by_id(self._change.snapshot_id) is not None
+    def _landed(self, metadata: TableMetadata) -> Snapshot | None:
+        return metadata.snapshot_by_id(self._change.snapshot_id)
 
     def _committed(self, found: Table | CommitTableResponse, request: Request | None = None) -> Committed:
         metadata = found.metadata
@@ -205,7 +231,6 @@ class _Commit:
         self._in_doubt = set()
         used = request.files if request else self._used_by(snapshot)
         self._clean(keep=used)
-        self._remove_superseded(used)
         self._remove_staged(metadata, found.metadata_location)
         summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
         return Committed(
@@ -213,7 +238,11 @@ class _Commit:
             metadata=metadata,
             attempts=self._attempts,
             rebased_rows=int(summary.get("arctic.rebased-rows", 0)),
+            unused_files=tuple(sorted(self._vector_files() - used)),
         )
+
+    def _vector_files(self) -> set[str]:
+        return {file.path for file in self._change.add if file.is_vector} if isinstance(self._change, Change) else set()
 
     def _used_by(self, snapshot: Snapshot | None) -> frozenset[str]:
         """What of our files a snapshot needs that was found in the table: which attempt made it is not known."""
@@ -224,8 +253,19 @@ class _Commit:
         deletes = self._reader.files_of(ours)["file_path"]
         return frozenset([snapshot.manifest_list, *(m.path for m in manifests), *deletes])
 
+    def _not_allowed(self, error: Exception) -> Outcome:
+        """The catalog understood, and does not want the commit: trying again would not help."""
+        outcome = self._confirmed(Conflict(reason=_one_line(error), attempts=self._attempts))
+        if not isinstance(outcome, Conflict):
+            return outcome
+        raise Unavailable(
+            f"the catalog refused the commit: {outcome.reason}",
+            hint="Nothing was changed. Check the credentials and what they allow.",
+        ) from error
+
     def _unknown(self, cause: Exception) -> Unknown:
-        snapshot_id = self._change.snapshot_id
+        makes_snapshot = isinstance(self._change, ManifestRewrite) or self._change.changes_files
+        snapshot_id = self._change.snapshot_id if makes_snapshot else None
         return Unknown(snapshot_id=snapshot_id, reason=_one_line(cause), attempts=self._attempts)
 
     def _clean(self, keep: frozenset[str]) -> None:
@@ -233,17 +273,11 @@ class _Commit:
         preparation = self._preparation
         stay = keep | self._in_doubt
         preparation.files.remove([path for path in preparation.files.written if path not in stay])
-        remove_quietly(self._table.io, [path for path in preparation.rebased_files if path not in stay])
-
-    def _remove_superseded(self, used: frozenset[str]) -> None:
-        """Remove Puffin files of the change none of whose vectors were used: merged ones took their place."""
-        if isinstance(self._change, Change):
-            vectors = {file.path for file in self._change.add if file.is_vector}
-            remove_quietly(self._table.io, sorted(vectors - used))
+        remove_quietly(self._io, [path for path in preparation.rebased_files if path not in stay])
 
     def _remove_staged(self, metadata: TableMetadata, location: str) -> None:
         used = {location, *(entry.metadata_file for entry in metadata.metadata_log)}
-        remove_quietly(self._table.io, [path for path in self._staged if path not in used])
+        remove_quietly(self._io, [path for path in self._staged if path not in used])
         self._staged = []
 
 

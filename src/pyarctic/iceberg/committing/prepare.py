@@ -28,7 +28,8 @@ from pyiceberg.table.update import (
 
 from pyarctic.iceberg.committing import validate
 from pyarctic.iceberg.committing.change import Change, ManifestRewrite, no_files
-from pyarctic.iceberg.committing.rebase import rebase, write_rebased
+from pyarctic.iceberg.committing.reach import check_reach
+from pyarctic.iceberg.committing.rebase import check_positions_kept, rebase, write_rebased
 from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.committing.summary import summarize
 from pyarctic.iceberg.filelist import FILE_IDENTITY
@@ -37,7 +38,6 @@ from pyarctic.iceberg.manifests import (
     DATA_MANIFEST,
     DELETED,
     FILE_SCHEMA,
-    POSITION_DELETES,
     ManifestRef,
     describe_entries,
     read_raw_manifest,
@@ -57,7 +57,6 @@ class Request:
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     files: frozenset[str]
-    rebased_rows: int = 0
     built_on: tuple[Hashable, ...] = ()
     """What of the table's state it rests on: unchanged, the very same request may be sent again."""
 
@@ -86,7 +85,7 @@ class Preparation:
 
     def request(self, change: Change | ManifestRewrite, state: TableState) -> Request:
         """Validate the change against the table as it is, write what is needed; refuses if it does not fit."""
-        self.files.for_table(state.metadata)
+        self.files.for_table(state.metadata, state.reader.io)
         self._attempts += 1
         requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=state.metadata.table_uuid),)
         updates: list[TableUpdate] = []
@@ -112,18 +111,20 @@ class Preparation:
             updates=tuple(updates),
             requirements=requirements,
             files=frozenset(used),
-            rebased_rows=contents.rebased_rows if contents else 0,
             built_on=foundation(state),
         )
 
     def _changed(self, change: Change, state: TableState) -> _Contents:
         validate.check_fits(change, state)
-        since = _since(change, state)
+        since = state.changed_since(change.start)
         validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
+        described = _described(self._encoded(change, state, change.add))
         removed = validate.locate(validate.still_to_remove(change, state), state, since)
-        validate.check_targets(change, state)
+        validate.check_targets(state, described)
         validate.check_named_files(change, state, since)
-        validate.check_removed_deletes(change, state, since)
+        validate.check_removed_deletes(change, state, since, described)
+        check_positions_kept(change, state)
+        check_reach(change, state, since, described)
         rebased = rebase(change, state, since)
         removed = pl.concat([removed, validate.companions(change, state), rebased.leaving])
         removed = removed.unique(FILE_IDENTITY, maintain_order=True)
@@ -133,29 +134,29 @@ class Preparation:
         )
         self.rebased_files += [file.path for file in moved if file.path not in self.rebased_files]
         add = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)] + moved
-        new = self._once(("new", state.version, tuple(map(id, add))), lambda: self._new_manifests(change, state, add))
-        manifests, added = new
+        batches = self._encoded(change, state, add)
+        new = self._once(("new", state.version, tuple(map(id, add))), lambda: self._new_manifests(change, batches))
         return _Contents(
-            manifests=manifests + self._filtered(change, state, removed),
-            added=added,
+            manifests=new + self._filtered(change, state, removed),
+            added=_described(batches),
             removed=removed,
             rebased_rows=rebased.moved_rows,
             delete_files=tuple(file.path for file in add if file.content != DATA),
         )
 
-    def _new_manifests(
-        self, change: Change, state: TableState, add: Sequence[NewFile]
-    ) -> tuple[list[ManifestRef], pl.DataFrame]:
-        groups: dict[tuple[int, bool], list[NewFile]] = {}
-        for file in add:
-            groups.setdefault((file.spec_id, file.content == DATA), []).append(file)
-        manifests: list[ManifestRef] = []
-        described = [no_files()]
-        for files in groups.values():
-            batch = _encoded(state, files, change.snapshot_id).clustered()
-            manifests += self.files.write_manifests(batch, change.snapshot_id)
-            described.append(batch.facts.select(FILE_SCHEMA.names()))
-        return manifests, pl.concat(described)
+    def _encoded(self, change: Change, state: TableState, add: Sequence[NewFile]) -> list[EntryBatch]:
+        """Entries of files, by spec and content."""
+
+        def encode() -> list[EntryBatch]:
+            groups: dict[tuple[int, bool], list[NewFile]] = {}
+            for file in add:
+                groups.setdefault((file.spec_id, file.content == DATA), []).append(file)
+            return [_encoded(state, files, change.snapshot_id).clustered() for files in groups.values()]
+
+        return self._once(("encoded", state.version, tuple(map(id, add))), encode)
+
+    def _new_manifests(self, change: Change, batches: Sequence[EntryBatch]) -> list[ManifestRef]:
+        return [manifest for batch in batches for manifest in self.files.write_manifests(batch, change.snapshot_id)]
 
     def _filtered(self, change: Change, state: TableState, removed: pl.DataFrame) -> list[ManifestRef]:
         """The table's manifests, those with removed files written anew: large ones each for itself, small ones together."""
@@ -163,8 +164,8 @@ class Preparation:
         touched = [m for m in state.manifests if m.path in leaving]
         # One of removed entries only has done its duty.
         kept = [m for m in state.manifests if m.path not in leaving and (m.added_files != 0 or m.existing_files != 0)]
-        small = [m for m in touched if (m.added_files or 0) + (m.existing_files or 0) < MAX_ENTRIES // 2]
-        groups = [small] * bool(small) + [[m] for m in touched if m not in small]
+        small = [m for m in touched if _entries(m) < MAX_ENTRIES // 2]
+        groups = [small] * bool(small) + [[m] for m in touched if _entries(m) >= MAX_ENTRIES // 2]
         return [m for group in groups for m in self._without(change, state, group, leaving)] + kept
 
     def _without(
@@ -214,7 +215,7 @@ class Preparation:
             return self._joined(batches, change.snapshot_id)
 
         key = ("rewritten", state.version, tuple((m.path, m.first_row_id) for m in chosen))
-        rest = [m for m in state.manifests if m not in chosen]
+        rest = [m for m in state.manifests if change.manifests is not None and m.path not in change.manifests]
         return _Contents(manifests=self._once(key, write) + rest, added=no_files(), removed=no_files())
 
     def _snapshot(
@@ -268,24 +269,12 @@ def foundation(state: TableState) -> tuple[Hashable, ...]:
     return (state.version, head, state.last_sequence_number, state.next_row_id)
 
 
-def _since(change: Change, state: TableState) -> pl.DataFrame:
-    """What came and went since the change was planned, where it matters."""
-    names_files = change.remove.height or any(file.content == POSITION_DELETES for file in change.add)
-    if names_files:
-        return state.changed_since(change.start)
-    try:
-        # An append fits any table. It is still asked whether the files are there already, as far back as it was begun.
-        return state.changed_since(change.start if change.start is not None else _head(state))
-    except Refusal:
-        return state.reader.files_of(state.manifests).with_columns(change=pl.lit("added"))
-
-
 def _arrived(since: pl.DataFrame) -> pl.DataFrame:
     return since.filter(pl.col("change") == "added")
 
 
-def _head(state: TableState) -> int | None:
-    return state.parent.snapshot_id if state.parent else None
+def _described(batches: Sequence[EntryBatch]) -> pl.DataFrame:
+    return pl.concat([no_files(), *(batch.facts.select(FILE_SCHEMA.names()) for batch in batches)])
 
 
 def _encoded(state: TableState, files: Sequence[NewFile], snapshot_id: int) -> EntryBatch:
@@ -317,6 +306,10 @@ def _assigned(
             next_row += (manifest.existing_rows or 0) + (manifest.added_rows or 0)
         assigned.append(manifest)
     return assigned, next_row
+
+
+def _entries(manifest: ManifestRef) -> int:
+    return (manifest.added_files or 0) + (manifest.existing_files or 0)
 
 
 def _counted(state: TableState, manifest: ManifestRef) -> ManifestRef:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,11 @@ from pyiceberg.io import FileIO
 
 from pyarctic.errors import ArcticError
 from pyarctic.iceberg.committing.change import Change, no_files
-from pyarctic.iceberg.committing.state import Refusal, TableState
-from pyarctic.iceberg.deletefiles import NO_POSITIONS, PositionDeletes
-from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_SCOPED, DeleteMatches, match_deletes
-from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
+from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
+from pyarctic.iceberg.deletefiles import NO_POSITIONS, PositionDeletes, read_position_deletes
+from pyarctic.iceberg.deletes import FILE_SCOPED, PARTITION_SCOPED, DeleteMatches, match_deletes
+from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_VECTOR
+from pyarctic.iceberg.manifests import POSITION_DELETES
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.vectors import Positions, read_vector
 from pyarctic.iceberg.writing.deletes import write_position_deletes, write_vectors
@@ -82,21 +83,21 @@ def write_rebased(change: Change, state: TableState, dead: Mapping[str, Position
 def _moved_deletes(change: Change, state: TableState, since: pl.DataFrame) -> Dead:
     """Deletes that came for replaced data files, as positions in the new files."""
     replaced = change.removed_data
-    arrived = since.filter((pl.col("change") == "added") & ~IS_DATA).drop("change")
-    if replaced.is_empty() or not change.added_data or since.is_empty():
+    if replaced.is_empty() or since.is_empty() or not (change.added_data or change.rewrites):
         return {}
     positions = PositionDeletes(state.reader.io, _MEMORY)
-    matches = _matches(replaced, arrived, state)
-    _check_equality_deletes(change, state, matches)
-    dead = _dead(matches, positions)
     _check_taken_back(replaced, state, since, positions)
+    if not change.added_data:
+        return {}
+    arrived = since.filter((pl.col("change") == "added") & (pl.col("content") == POSITION_DELETES)).drop("change")
+    dead = _dead(_matches(replaced, arrived, state), positions)
     if not dead:
         return {}
     if change.row_map is None:
         raise Refusal(
             "deletes-arrived",
             f"rows of {len(dead)} replaced files were deleted meanwhile, such as {min(dead)}",
-            "The change has no row map to move the deletes to the new files. Plan it anew on the current snapshot.",
+            "The change has no row map to move the deletes to the new files. " + PLAN_ANEW,
             file=min(dead),
         )
     return translate(change.row_map, dead)
@@ -134,47 +135,9 @@ def _dead(matches: DeleteMatches, positions: PositionDeletes) -> Dead:
     return {path: at for path, at in found.items() if len(at)}
 
 
-def _check_equality_deletes(change: Change, state: TableState, matches: DeleteMatches) -> None:
-    """New equality deletes must reach the rows in their new files: by sequence number, and by partition."""
-    hit_in_partition = pl.col(f"{EQUALITY}_to") > pl.col(f"{EQUALITY}_from")
-    hit_everywhere = pl.col(f"{GLOBAL_EQUALITY}_to") > pl.col(f"{GLOBAL_EQUALITY}_from")
-    hit = matches.data.filter(hit_in_partition | hit_everywhere)
-    if hit.is_empty():
-        return
-    path = hit["file_path"][0]
-    if any(file.data_sequence_number is None for file in change.added_data):
-        raise Refusal(
-            "deletes-arrived",
-            f"equality deletes arrived meanwhile for {hit.height} replaced files, such as {path}",
-            "The new files do not keep the sequence number of the planned snapshot, so the deletes would miss their rows. "
-            "Plan it anew on the current snapshot.",
-            file=path,
-        )
-    scoped = hit.filter(hit_in_partition)
-    for (spec_id, key), sources in scoped.group_by("spec_id", "partition"):
-        place = (spec_id, state.decoder.values(int(str(spec_id)), str(key)))
-        for file in _targets(change, sources["file_path"]):
-            if (file.spec_id, file.partition) != place:
-                raise Refusal(
-                    "deletes-arrived",
-                    f"equality deletes arrived meanwhile in the partition of {sources['file_path'][0]}, whose rows move to "
-                    "another partition",
-                    "A delete of one partition does not reach another. Plan it anew on the current snapshot.",
-                    file=sources["file_path"][0],
-                )
-
-
-def _targets(change: Change, sources: pl.Series) -> Iterable[NewFile]:
-    """The new files that hold rows of these old ones; all of them when nobody says which."""
-    if change.row_map is None:
-        return change.added_data
-    paths = set(change.row_map.filter(pl.col("source").is_in(sources.implode()))["target"])
-    return [file for file in change.added_data if file.path in paths]
-
-
 def _check_taken_back(replaced: pl.DataFrame, state: TableState, since: pl.DataFrame, positions: PositionDeletes) -> None:
     """Deleted rows of replaced files that somebody brought back to life are missing in the rewrite."""
-    taken = since.filter((pl.col("change") == "removed") & (pl.col("content") == 1)).drop("change")
+    taken = since.filter((pl.col("change") == "removed") & (pl.col("content") == POSITION_DELETES)).drop("change")
     if taken.is_empty():
         return
     were_dead = _dead(_matches(replaced, taken, state), positions)
@@ -187,7 +150,7 @@ def _check_taken_back(replaced: pl.DataFrame, state: TableState, since: pl.DataF
             raise Refusal(
                 "deletes-arrived",
                 f"deletes of replaced data file {path} were taken back meanwhile",
-                "The new files lack rows that are alive again. Plan it anew on the current snapshot.",
+                "The new files lack rows that are alive again. " + PLAN_ANEW,
                 file=path,
             )
 
@@ -200,13 +163,70 @@ def _with_merged_vectors(change: Change, state: TableState, moved: Dead, rows: i
         stayed = state.deletes().join(change.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
         elsewhere = set(own) - {file.path for file in change.added_data}
         targets = state.data({file.spec_id for file in own.values()}).filter(pl.col("file_path").is_in(list(elsewhere)))
-        others = _dead(_matches(targets, stayed, state), PositionDeletes(state.reader.io, _MEMORY))
+        positions = PositionDeletes(state.reader.io, _MEMORY)
+        others = _dead(_matches(targets, stayed, state), positions)
+        _check_undeletes(change, state, targets, others, positions)
         for path, at in others.items():
             dead[path] = np.union1d(dead.get(path, NO_POSITIONS), at)
-        about_targets = pl.col("referenced_data_file").is_in(list(elsewhere)) & (IS_VECTOR | (pl.col("content") == 1))
+        about_targets = pl.col("referenced_data_file").is_in(list(elsewhere)) & (pl.col("content") == POSITION_DELETES)
         leaving = stayed.filter(about_targets)
     merged = {path: np.union1d(at, _own(state.reader.io, own[path])) for path, at in dead.items() if path in own}
     return Rebase(dead=dead | merged, replaced_vectors=frozenset(merged), leaving=leaving, moved_rows=rows)
+
+
+def _check_undeletes(
+    change: Change, state: TableState, targets: pl.DataFrame, others: Dead, positions: PositionDeletes
+) -> None:
+    """Vectors are merged when both sides only deleted. If one brought rows back, the other does not know."""
+    gone = change.removed_deletes.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    own = {file.referenced_data_file: file for file in change.add if file.is_vector}
+    for path, before in _dead(_matches(targets, gone.filter(IS_VECTOR), state), positions).items():
+        both = np.intersect1d(_own(state.reader.io, own[path]), others.get(path, NO_POSITIONS))
+        if not np.isin(before, both).all():
+            raise Refusal(
+                "deletes-arrived",
+                f"the deletion vector of {path} was replaced meanwhile, and one of both brings deleted rows back",
+                file=path,
+            )
+
+
+def check_positions_kept(change: Change, state: TableState) -> None:
+    """A rewrite may drop position deletes and vectors only if every row they delete stays deleted, or leaves."""
+    leaving = change.removed_deletes.filter(pl.col("content") == POSITION_DELETES)
+    if not change.rewrites or leaving.is_empty():
+        return
+    staying_data = state.data(set(leaving["spec_id"])).join(change.removed_data, on="file_path", how="anti")
+    positions = PositionDeletes(state.reader.io, _MEMORY)
+    were_dead = _dead(_matches(staying_data, leaving.select(staying_data.columns), state), positions)
+    if not were_dead:
+        return
+    concerned = staying_data.filter(pl.col("file_path").is_in(list(were_dead)))
+    rest = state.deletes().join(leaving, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    are_dead = _dead(_matches(concerned, rest, state), positions)
+    for path, at in _brought(change, state.reader.io).items():
+        are_dead[path] = np.union1d(are_dead.get(path, NO_POSITIONS), at)
+    for path, at in were_dead.items():
+        if not np.isin(at, are_dead.get(path, NO_POSITIONS)).all():
+            raise Refusal(
+                "still-needed",
+                f"rows of {path} are deleted by position deletes that the change removes, and would come back",
+                "A rewrite keeps all rows as they are. " + PLAN_ANEW,
+                file=path,
+            )
+
+
+def _brought(change: Change, io: FileIO) -> Dead:
+    """Positions that the change's own delete files name."""
+    brought: Dead = {}
+    for file in change.added_deletes:
+        named: Mapping[str, Positions] = {}
+        if file.is_vector:
+            named = {str(file.referenced_data_file): _own(io, file)}
+        elif file.content == POSITION_DELETES:
+            named = read_position_deletes(io, file.path, file.file_format)
+        for path, at in named.items():
+            brought[path] = np.union1d(brought.get(path, NO_POSITIONS), at)
+    return brought
 
 
 def _own(io: FileIO, vector: NewFile) -> Positions:

@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetada
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from pyarctic.errors import UsageError
+from pyarctic.errors import Unsupported, UsageError
 from pyarctic.iceberg.committing.change import Rejected, RejectedCode
 from pyarctic.iceberg.filelist import changed_files
 from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader, ManifestRef
@@ -39,6 +39,8 @@ class TableState:
     def __post_init__(self) -> None:
         if self.ref is not None and self.ref.snapshot_ref_type != SnapshotRefType.BRANCH:
             raise UsageError(f"{self.branch!r} is a tag: tags do not move", hint="Commit to a branch.")
+        if "encryption.key-id" in self.metadata.properties:
+            raise Unsupported("the table is encrypted", hint="PyArctic does not write encrypted tables yet.")
 
     @property
     def version(self) -> int:
@@ -82,16 +84,25 @@ class TableState:
 
     def changed_since(self, start: int | None) -> pl.DataFrame:
         """What came and went since a snapshot, as `changed_files` tells it. Its history must lead to that snapshot."""
-        head = self.parent.snapshot_id if self.parent else None
-        if start == head:
+        if start == (self.parent.snapshot_id if self.parent else None):
             return changed_files(self.reader, None, None)
-        begun = None
-        if start is not None:
-            lineage = {s.snapshot_id: s for s in ancestors_of(self.parent, self.metadata)} if self.parent else {}
-            if start not in lineage:
+        lineage = list(ancestors_of(self.parent, self.metadata))
+        if start is None:  # planned on the empty table: the history must be there from the beginning
+            if not _is_first(lineage[-1]):
                 raise self._history_lost(start)
-            begun = lineage[start]
+            return changed_files(self.reader, None, self.parent)
+        begun = next((snapshot for snapshot in lineage if snapshot.snapshot_id == start), None)
+        if begun is None:
+            raise self._history_lost(start)
         return changed_files(self.reader, begun, self.parent)
+
+    def has_left(self, snapshot: Snapshot) -> bool:
+        """True when a snapshot of the table is certainly not in the history of the branch."""
+        lineage = list(ancestors_of(self.parent, self.metadata)) if self.parent else []
+        if any(one.snapshot_id == snapshot.snapshot_id for one in lineage):
+            return False
+        # A history that was cut by expiry may have had it.
+        return not lineage or _is_first(lineage[-1])
 
     def sequence_of(self, start: int | None) -> int:
         """The sequence number of the snapshot a change was planned on."""
@@ -102,10 +113,16 @@ class TableState:
             raise self._history_lost(start)
         return snapshot.sequence_number or 0
 
-    def _history_lost(self, start: int) -> Refusal:
+    def _history_lost(self, start: int | None) -> Refusal:
+        planned = "the empty table" if start is None else f"snapshot {start}"
         return Refusal(
             "history-lost",
-            f"snapshot {start}, on which the change was planned, is not in the history of {self.branch!r} any more",
+            f"{planned}, on which the change was planned, is not in the history of {self.branch!r} any more",
             "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
             start=start,
         )
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """True when nothing came before it. PyIceberg's expiry takes a snapshot its parent, but not its number."""
+    return snapshot.parent_snapshot_id is None and (snapshot.sequence_number or 0) <= 1

@@ -7,6 +7,7 @@ the snapshot the change was planned on and the branch's head, whatever the opera
 from __future__ import annotations
 
 import polars as pl
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from pyarctic.iceberg.committing.change import Change
 from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
@@ -16,13 +17,21 @@ from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 from pyarctic.iceberg.writing.newfile import NewFile
 
+_PLANNED = [*FILE_IDENTITY, "data_sequence_number"]
+"""A file that went and came back with another sequence number is not the one that was planned with: other deletes hit it."""
+
 
 def check_fits(change: Change, state: TableState) -> None:
     """Files must be such as the table, as it is now, can hold."""
+    if state.parent is None and state.branch != MAIN_BRANCH:
+        raise Refusal(
+            "mismatch", f"the table has no snapshot from which branch {state.branch!r} could begin", "Fill it first."
+        )
+    columns = {field_id for schema in state.metadata.schemas for field_id in schema.field_ids}
     for file in change.add:
         _check_format(file, state)
         _check_partition(file, state)
-        _check_columns(file, state)
+        _check_columns(file, columns)
         _check_sequence(change, file, state)
     if change.rewrites and change.added_data:
         _check_row_ids(change, state)
@@ -71,8 +80,7 @@ def _check_partition(file: NewFile, state: TableState) -> None:
         )
 
 
-def _check_columns(file: NewFile, state: TableState) -> None:
-    known = {field_id for schema in state.metadata.schemas for field_id in schema.field_ids}
+def _check_columns(file: NewFile, known: set[int]) -> None:
     lacking = set(file.equality_ids) - known
     if file.content == DATA:
         # A reserved id (row lineage, positions) is no column of the table.
@@ -145,7 +153,7 @@ def locate(remove: pl.DataFrame, state: TableState, since: pl.DataFrame) -> pl.D
         _found(moved, state, [m for m in state.manifests if (m.spec_id, m.content == DELETES_MANIFEST) in kinds]),
     ]
     found = pl.concat(live)
-    missing = remove.join(found, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    missing = remove.join(found, on=_PLANNED, how="anti", nulls_equal=True)
     if missing.height:
         _refuse_missing(missing, since)
     return found
@@ -153,7 +161,7 @@ def locate(remove: pl.DataFrame, state: TableState, since: pl.DataFrame) -> pl.D
 
 def _found(wanted: pl.DataFrame, state: TableState, manifests: list[ManifestRef]) -> pl.DataFrame:
     listed = state.reader.files_of(manifests)
-    return listed.join(wanted.select(FILE_IDENTITY), on=FILE_IDENTITY, how="semi", nulls_equal=True)
+    return listed.join(wanted.select(_PLANNED), on=_PLANNED, how="semi", nulls_equal=True)
 
 
 def _refuse_missing(missing: pl.DataFrame, since: pl.DataFrame) -> None:
@@ -175,36 +183,40 @@ def _refuse_missing(missing: pl.DataFrame, since: pl.DataFrame) -> None:
     )
 
 
-def check_targets(change: Change, state: TableState) -> None:
-    """New position deletes and vectors must be about live data files, in their partition."""
-    about = {f.referenced_data_file: f for f in change.added_deletes if f.referenced_data_file is not None}
-    mine = {file.path: file for file in change.added_data}
-    elsewhere = {path: file for path, file in about.items() if path not in mine}
-    for path, delete in about.items():
-        if path in mine and (mine[path].spec_id, mine[path].partition) != (delete.spec_id, delete.partition):
-            _refuse_partition(delete)
-    if not elsewhere:
+def check_targets(state: TableState, added: pl.DataFrame) -> None:
+    """New position deletes and vectors must be about live data files, in their partition. `added` describes the change's own
+    files."""
+    about = added.filter(pl.col("referenced_data_file").is_not_null())
+    if about.is_empty():
         return
-    specs = {file.spec_id for file in elsewhere.values()}
-    live = state.data(specs).filter(pl.col("file_path").is_in(list(elsewhere)))
-    found = {path: (spec_id, key) for path, spec_id, key in live.select("file_path", "spec_id", "partition").iter_rows()}
-    for path, delete in elsewhere.items():
-        if path not in found:
+    own = added.filter(IS_DATA)
+    elsewhere = about.join(own, left_on="referenced_data_file", right_on="file_path", how="anti")
+    live = state.data(set(elsewhere["spec_id"])) if elsewhere.height else own.clear()
+    targets = pl.concat([own, live]).select("file_path", "spec_id", "partition")
+    placed = about.join(targets, left_on="referenced_data_file", right_on="file_path", how="left", suffix="_data")
+    for delete, path, spec_id, partition, found_spec, found in placed.select(
+        "file_path", "referenced_data_file", "spec_id", "partition", "spec_id_data", "partition_data"
+    ).iter_rows():
+        if found_spec is None:
             raise Refusal(
                 "not-live",
-                f"delete file {delete.path} is about a data file that is not in the table: {path}",
+                f"delete file {delete} is about a data file that is not in the table: {path}",
                 "The data file was replaced or dropped meanwhile, or never was in the table or its partition. " + PLAN_ANEW,
                 file=path,
             )
-        spec_id, key = found[path]
-        if (spec_id, state.decoder.values(spec_id, key)) != (delete.spec_id, delete.partition):
-            _refuse_partition(delete)
+        if (spec_id, partition) != (found_spec, found):
+            raise Refusal(
+                "mismatch",
+                f"delete file {delete} is not in the partition of the data file it is about",
+                "Write deletes with the partition spec and values of their data file.",
+                file=delete,
+            )
 
 
 def check_named_files(change: Change, state: TableState, since: pl.DataFrame) -> None:
     """A position delete file may name many data files, and its description does not tell which. If data files went
-    meanwhile, it is read: deletes of rows that were moved elsewhere would be lost."""
-    gone = set(since.filter((pl.col("change") == "removed") & IS_DATA)["file_path"])
+    meanwhile, or go by this change, it is read: deletes of rows that were moved elsewhere would be lost."""
+    gone = {*since.filter((pl.col("change") == "removed") & IS_DATA)["file_path"], *change.removed_data["file_path"]}
     if not gone:
         return
     for file in change.added_deletes:
@@ -220,27 +232,20 @@ def check_named_files(change: Change, state: TableState, since: pl.DataFrame) ->
             )
 
 
-def _refuse_partition(delete: NewFile) -> None:
-    raise Refusal(
-        "mismatch",
-        f"delete file {delete.path} is not in the partition of the data file it is about",
-        "Write deletes with the partition spec and values of their data file.",
-        file=delete.path,
-    )
-
-
-def check_removed_deletes(change: Change, state: TableState, since: pl.DataFrame) -> None:
+def check_removed_deletes(change: Change, state: TableState, since: pl.DataFrame, added: pl.DataFrame) -> None:
     """An equality delete may only leave if no data needs it any more: rows would come back.
 
-    A change that brings other deletes in its stead was planned on the data there was: only data that arrived meanwhile with
-    an older sequence number, as a rewrite by somebody else brings, is asked. Of a plain rewrite all data is asked.
+    Of a rewrite all data is asked. One that converts deletes was planned on the data there was, and a change that does not
+    promise the same rows may bring them back on purpose: then only data that arrived meanwhile with an older sequence
+    number is asked, as a rewrite by somebody else brings it.
     """
     leaving = change.removed_deletes.filter(pl.col("content") == EQUALITY_DELETES)
     if leaving.is_empty():
         return
     data = since.filter((pl.col("change") == "added") & IS_DATA).drop("change")
-    if change.rewrites and not change.added_deletes:
+    if change.rewrites and not change.converts:
         data = state.data(set(state.metadata.specs())).join(change.removed_data, on="file_path", how="anti")
+    data = pl.concat([data, added.filter(IS_DATA & pl.col("data_sequence_number").is_not_null())])
     matches = match_deletes(pl.concat([data, leaving.select(data.columns)]), state.decoder.unpartitioned_specs())
     hit = matches.data.filter(matches.has_deletes)
     if hit.height:
@@ -257,18 +262,17 @@ def companions(change: Change, state: TableState) -> pl.DataFrame:
     removed = change.removed_data
     if removed.is_empty():
         return removed
-    manifests = [m for m in state.manifests if m.content == DELETES_MANIFEST]
-    deletes = state.reader.files_of(manifests)
-    about = deletes.join(removed.select(referenced_data_file="file_path"), on="referenced_data_file", how="semi")
-    return about.join(change.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    return state.deletes().join(removed.select(referenced_data_file="file_path"), on="referenced_data_file", how="semi")
 
 
 def still_to_remove(change: Change, state: TableState) -> pl.DataFrame:
-    """The files the change removes, without vectors that others have replaced meanwhile by larger ones and for which the
-    change brings a vector too: the new one takes the larger one in."""
+    """The files the change removes, without delete files about one removed data file, which leave by themselves whatever has
+    become of them, and without vectors that others have replaced meanwhile and for which the change brings a vector too."""
     targets = [file.referenced_data_file for file in change.add if file.is_vector]
-    superseded = change.remove.filter(IS_VECTOR & pl.col("referenced_data_file").is_in(targets))
+    about = pl.col("referenced_data_file")
+    remove = change.remove.filter(~about.is_in(change.removed_data["file_path"].implode()) | about.is_null())
+    superseded = remove.filter(IS_VECTOR & about.is_in(targets))
     if superseded.is_empty():
-        return change.remove
+        return remove
     gone = superseded.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
-    return change.remove.join(gone, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    return remove.join(gone, on=FILE_IDENTITY, how="anti", nulls_equal=True)

@@ -115,8 +115,9 @@ def container_block(count: int, body: bytes, codec: str, sync: bytes) -> bytes:
     return b"".join([varint(count), varint(len(packed)), packed, sync])
 
 
-CODECS = {"gzip": "deflate", "zstd": "zstandard", "uncompressed": "null"}
-"""Avro's names for what `write.avro.compression-codec` may say and we write."""
+CODECS = {"gzip": "deflate", "zstd": "zstandard", "uncompressed": "null", "snappy": "deflate"}
+"""Avro's names for what `write.avro.compression-codec` may say. Every file names its own codec, so that one we do not write
+may be replaced by another."""
 
 
 def _pack(body: bytes, codec: str) -> bytes:

@@ -50,9 +50,10 @@ class MetadataFiles:
             metadata.properties, "commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES
         )
 
-    def for_table(self, metadata: TableMetadata) -> None:
-        """Go on with a newer state of the table: it may have got another format version meanwhile."""
+    def for_table(self, metadata: TableMetadata, file_io: FileIO) -> None:
+        """Go on with a newer state of the table: it may have got another format version or new credentials meanwhile."""
         self._metadata = metadata
+        self._io = file_io
 
     def write_manifests(self, batch: EntryBatch, snapshot_id: int) -> list[ManifestRef]:
         """Write the entries in their order into as many manifests as their size asks for."""
@@ -94,7 +95,8 @@ class MetadataFiles:
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files, as far as possible."""
         remove_quietly(self._io, paths)
-        self.written = [path for path in self.written if path not in set(paths)]
+        gone = set(paths)
+        self.written = [path for path in self.written if path not in gone]
 
     def _manifest_metadata(self, batch: EntryBatch) -> dict[str, bytes]:
         spec = self._metadata.specs()[batch.spec_id]
@@ -207,7 +209,6 @@ def _codec(properties: Mapping[str, str]) -> str:
     name = properties.get("write.avro.compression-codec", "gzip").lower()
     if name not in CODECS:
         raise UsageError(
-            f"table property write.avro.compression-codec = {name!r} is not a codec PyArctic writes",
-            hint=f"One of: {', '.join(CODECS)}.",
+            f"table property write.avro.compression-codec = {name!r} is not a codec", hint=f"One of: {', '.join(CODECS)}."
         )
     return CODECS[name]

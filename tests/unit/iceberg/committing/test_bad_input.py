@@ -145,7 +145,14 @@ def test_changes_that_contradict_themselves(lab: Lab) -> None:
     head = changes.head(table)
     positions = write_position_deletes(changes.target(table), {listed["file_path"][0]: FIRST})
     proof = Proof(rows_in=10, rows_deleted=0, rows_out=1)
-    stray = pl.DataFrame([("a", 0, 1, "b", 0)], ROW_MAP_SCHEMA, orient="row")
+    source, other = listed["file_path"][:2]
+    rewrite = {"add": (file,), "remove": listed.head(1), "rewrites": True, "proof": proof}
+
+    twice = replace(file, record_count=2)
+
+    def row_map(*runs: tuple[Any, ...]) -> pl.DataFrame:
+        return pl.DataFrame(runs, ROW_MAP_SCHEMA, orient="row")
+
     vector = replace(positions, file_format="PUFFIN", content_offset=4, content_size_bytes=40)
     for wrong, told in (
         ({}, "the change is empty"),
@@ -162,11 +169,20 @@ def test_changes_that_contradict_themselves(lab: Lab) -> None:
         ({"add": (replace(vector, referenced_data_file=None),)}, "vector without"),
         ({"add": (file,), "rewrites": True}, "must remove files"),
         ({"add": (file,), "remove": listed.head(1), "rewrites": True}, "needs its proof"),
-        ({"add": (file,), "remove": listed.head(1), "rewrites": True, "proof": proof, "row_map": stray}, "does not add"),
+        ({**rewrite, "row_map": row_map((source, 0, 1, file.path, 0)).drop("length")}, "row map has the columns"),
+        ({**rewrite, "row_map": row_map((source, 0, 1, "b", 0))}, "row map leads"),
+        ({**rewrite, "row_map": row_map((other, 0, 1, file.path, 0))}, "does not remove"),
+        ({**rewrite, "row_map": row_map()}, "row map leads 0 rows to a file that has 1"),
+        ({**rewrite, "row_map": row_map((source, -1, 1, file.path, 0))}, "negative positions"),
+        ({**rewrite, "row_map": row_map((source, None, 1, file.path, 0))}, "nulls"),
         (
-            {"add": (file,), "remove": listed.head(1), "rewrites": True, "proof": proof, "row_map": stray.drop("length")},
-            "row map has the columns",
+            {**rewrite, "add": (twice,), "row_map": row_map(*[(source, 0, 1, file.path, 0)] * 2)},
+            "overlap",
         ),
+        ({"add": (replace(positions, data_sequence_number=1),)}, "take the sequence number of their commit"),
+        ({"add": (file,), "converts": True}, "rewrites=True"),
+        ({"add": (file,), "snapshot_properties": {"operation": "append"}}, "cannot be set"),
+        ({"remove": listed.with_columns(content=pl.lit("data"))}, "not those of a file list"),
     ):
         with pytest.raises(UsageError, match=told):
             Change(start=head, **wrong)
