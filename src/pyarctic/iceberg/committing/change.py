@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import polars as pl
@@ -129,18 +130,23 @@ class Change:
         return bool(self.add) or self.remove.height > 0
 
     @property
+    def is_append(self) -> bool:
+        """True when it adds new rows and does nothing else to files: it fits any state of the table."""
+        return not self.remove.height and all(f.content == DATA and f.data_sequence_number is None for f in self.add)
+
+    @cached_property
     def added_data(self) -> list[NewFile]:
         return [file for file in self.add if file.content == DATA]
 
-    @property
+    @cached_property
     def added_deletes(self) -> list[NewFile]:
         return [file for file in self.add if file.content != DATA]
 
-    @property
+    @cached_property
     def removed_data(self) -> pl.DataFrame:
         return self.remove.filter(IS_DATA)
 
-    @property
+    @cached_property
     def removed_deletes(self) -> pl.DataFrame:
         return self.remove.filter(~IS_DATA)
 

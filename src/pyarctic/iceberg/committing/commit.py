@@ -132,9 +132,13 @@ class _Commit:
         return outcome
 
     def _attempt(self) -> Outcome:
+        if self._attempts == 1 and self._is_fresh():
+            with contextlib.suppress(Unavailable):  # credentials that came with it may have expired
+                return self._try(self._table)
         table = self._load()
-        if isinstance(table, Unknown | Rejected):
-            return table
+        return table if isinstance(table, Unknown | Rejected) else self._try(table)
+
+    def _try(self, table: Table) -> Outcome:
         state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
         if (landed := self._landed(table.metadata)) is not None:
             return self._rolled_back() if state.has_left(landed) else self._committed(table)
@@ -147,6 +151,12 @@ class _Commit:
                 return refusal.rejected
         self._listen("prepared")
         return self._send(table, request)
+
+    def _is_fresh(self) -> bool:
+        """An append to the very state it was planned on needs no newer one. If there is one, the catalog says so."""
+        change = self._change
+        ref = self._table.metadata.refs.get(change.branch)
+        return isinstance(change, Change) and change.is_append and ref is not None and ref.snapshot_id == change.start
 
     def _load(self) -> Table | Unknown | Rejected:
         catalog, name = self._table.catalog, self._table.name()

@@ -118,6 +118,13 @@ class Preparation:
         validate.check_fits(change, state)
         since = state.changed_since(change.start)
         validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
+        if change.is_append:
+            batches = self._encoded(change, state, change.add)
+            return _Contents(
+                manifests=self._new_manifests(change, state, batches) + self._filtered(change, state, no_files()),
+                added=_described(batches),
+                removed=no_files(),
+            )
         described = _described(self._encoded(change, state, change.add))
         removed = validate.locate(validate.still_to_remove(change, state), state, since)
         validate.check_targets(state, described)
@@ -135,9 +142,8 @@ class Preparation:
         self.rebased_files += [file.path for file in moved if file.path not in self.rebased_files]
         add = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)] + moved
         batches = self._encoded(change, state, add)
-        new = self._once(("new", state.version, tuple(map(id, add))), lambda: self._new_manifests(change, batches))
         return _Contents(
-            manifests=new + self._filtered(change, state, removed),
+            manifests=self._new_manifests(change, state, batches) + self._filtered(change, state, removed),
             added=_described(batches),
             removed=removed,
             rebased_rows=rebased.moved_rows,
@@ -155,8 +161,11 @@ class Preparation:
 
         return self._once(("encoded", state.version, tuple(map(id, add))), encode)
 
-    def _new_manifests(self, change: Change, batches: Sequence[EntryBatch]) -> list[ManifestRef]:
-        return [manifest for batch in batches for manifest in self.files.write_manifests(batch, change.snapshot_id)]
+    def _new_manifests(self, change: Change, state: TableState, batches: Sequence[EntryBatch]) -> list[ManifestRef]:
+        def write() -> list[ManifestRef]:
+            return [manifest for batch in batches for manifest in self.files.write_manifests(batch, change.snapshot_id)]
+
+        return self._once(("new", state.version, tuple(map(id, batches))), write)
 
     def _filtered(self, change: Change, state: TableState, removed: pl.DataFrame) -> list[ManifestRef]:
         """The table's manifests, those with removed files written anew: large ones each for itself, small ones together."""
