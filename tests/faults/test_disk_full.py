@@ -39,14 +39,15 @@ def test_a_full_disk_is_told_and_harms_nothing(lab: Lab, kind: Kind, version: in
 
 
 def full_at(lab: Lab, table: Table, change: Change | ManifestRewrite, moment: str, number: int) -> Point | None:
-    """Commit with a disk that is full at one write; tells which that was, or None when there are fewer and it went well."""
+    """Commit with a disk that is full from one write on; tells which that was, or None when there are fewer and it went
+    well."""
     writes: list[Point] = []
 
     def trap(point: Point) -> None:
         what, when = point
         if what.startswith("write of") and when == moment:
             writes.append(point)
-            if len(writes) == number + 1:
+            if len(writes) > number:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
     with lab.trapped(lambda _: None) as catalog:
@@ -61,7 +62,7 @@ def full_at(lab: Lab, table: Table, change: Change | ManifestRewrite, moment: st
             return None
     assert "No space left" in str(told)
     assert told.hint is not None
-    return writes[-1]
+    return writes[number]
 
 
 def test_a_full_disk_after_a_lost_answer_is_not_told_as_failure(lab: Lab) -> None:
