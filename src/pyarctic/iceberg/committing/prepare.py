@@ -1,13 +1,9 @@
-"""From a change and the table as it is now to the request for the catalog: manifests, manifest list, snapshot.
-
-What one attempt wrote serves the next one where it still fits: new manifests always, filtered ones as long as the manifest
-they replace is in the table.
-"""
+"""From a change and the table as it is now to the request for the catalog: what comes, what goes, the snapshot."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -28,24 +24,21 @@ from pyiceberg.table.update import (
 
 from pyarctic.iceberg.committing import validate
 from pyarctic.iceberg.committing.change import Change, ManifestRewrite, no_files
+from pyarctic.iceberg.committing.manifestwork import ManifestWork
 from pyarctic.iceberg.committing.reach import check_reach
-from pyarctic.iceberg.committing.rebase import check_positions_kept, rebase, write_rebased
+from pyarctic.iceberg.committing.rebase import Rebase, check_positions_kept, rebase, write_rebased
 from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.committing.summary import summarize
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import (
     DATA,
     DATA_MANIFEST,
-    DELETED,
     FILE_SCHEMA,
     ManifestRef,
-    describe_entries,
-    read_raw_manifest,
 )
-from pyarctic.iceberg.writing.entries import EntryBatch, new_entries
-from pyarctic.iceberg.writing.manifestfiles import MAX_ENTRIES, UNASSIGNED, MetadataFiles
+from pyarctic.iceberg.writing.entries import EntryBatch
+from pyarctic.iceberg.writing.manifestfiles import UNASSIGNED, MetadataFiles
 from pyarctic.iceberg.writing.newfile import NewFile
-from pyarctic.iceberg.writing.splice import carried_entries
 
 Value = TypeVar("Value")
 
@@ -80,8 +73,9 @@ class Preparation:
         self.files = files
         self._thorough = thorough
         self.rebased_files: list[str] = []
+        self._manifests = ManifestWork(files)
+        self._rebased: dict[Hashable, list[NewFile]] = {}
         self._attempts = 0
-        self._kept: dict[Hashable, object] = {}
 
     def request(self, change: Change | ManifestRewrite, state: TableState) -> Request:
         """Validate the change against the table as it is, write what is needed; refuses if it does not fit."""
@@ -119,13 +113,8 @@ class Preparation:
         since = state.changed_since(change.start)
         validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
         if change.is_append:
-            batches = self._encoded(change, state, change.add)
-            return _Contents(
-                manifests=self._new_manifests(change, state, batches) + self._filtered(change, state, no_files()),
-                added=_described(batches),
-                removed=no_files(),
-            )
-        described = _described(self._encoded(change, state, change.add))
+            return self._contents(change, state, change.add, no_files())
+        described = _described(self._manifests.encoded(change.add, state, change.snapshot_id))
         removed = validate.locate(validate.still_to_remove(change, state), state, since)
         validate.check_targets(state, described)
         validate.check_named_files(change, state, since)
@@ -135,97 +124,38 @@ class Preparation:
         rebased = rebase(change, state, since)
         removed = pl.concat([removed, validate.companions(change, state), rebased.leaving])
         removed = removed.unique(FILE_IDENTITY, maintain_order=True)
-        moved = self._once(
-            ("rebased", state.version, rebased.key()),
-            lambda: write_rebased(change, state, rebased.dead) if rebased.dead else [],
-        )
-        self.rebased_files += [file.path for file in moved if file.path not in self.rebased_files]
+        moved = self._moved(change, state, rebased)
         add = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)] + moved
-        batches = self._encoded(change, state, add)
+        return self._contents(change, state, add, removed, rebased.moved_rows)
+
+    def _contents(
+        self, change: Change, state: TableState, add: Sequence[NewFile], removed: pl.DataFrame, rebased_rows: int = 0
+    ) -> _Contents:
+        batches = self._manifests.encoded(add, state, change.snapshot_id)
+        new = self._manifests.of_new_files(batches, state, change.snapshot_id)
         return _Contents(
-            manifests=self._new_manifests(change, state, batches) + self._filtered(change, state, removed),
+            manifests=new + self._manifests.without(removed, state, change.snapshot_id),
             added=_described(batches),
             removed=removed,
-            rebased_rows=rebased.moved_rows,
+            rebased_rows=rebased_rows,
             delete_files=tuple(file.path for file in add if file.content != DATA),
         )
 
-    def _encoded(self, change: Change, state: TableState, add: Sequence[NewFile]) -> list[EntryBatch]:
-        """Entries of files, by spec and content."""
-
-        def encode() -> list[EntryBatch]:
-            groups: dict[tuple[int, bool], list[NewFile]] = {}
-            for file in add:
-                groups.setdefault((file.spec_id, file.content == DATA), []).append(file)
-            return [_encoded(state, files, change.snapshot_id).clustered() for files in groups.values()]
-
-        return self._once(("encoded", state.version, tuple(map(id, add))), encode)
-
-    def _new_manifests(self, change: Change, state: TableState, batches: Sequence[EntryBatch]) -> list[ManifestRef]:
-        def write() -> list[ManifestRef]:
-            return [manifest for batch in batches for manifest in self.files.write_manifests(batch, change.snapshot_id)]
-
-        return self._once(("new", state.version, tuple(map(id, batches))), write)
-
-    def _filtered(self, change: Change, state: TableState, removed: pl.DataFrame) -> list[ManifestRef]:
-        """The table's manifests, those with removed files written anew: large ones each for itself, small ones together."""
-        leaving = {str(path): group for (path,), group in removed.group_by("manifest_path")}
-        touched = [m for m in state.manifests if m.path in leaving]
-        # One of removed entries only has done its duty.
-        kept = [m for m in state.manifests if m.path not in leaving and (m.added_files != 0 or m.existing_files != 0)]
-        small = [m for m in touched if _entries(m) < MAX_ENTRIES // 2]
-        groups = [small] * bool(small) + [[m] for m in touched if _entries(m) >= MAX_ENTRIES // 2]
-        return [m for group in groups for m in self._without(change, state, group, leaving)] + kept
-
-    def _without(
-        self, change: Change, state: TableState, manifests: Sequence[ManifestRef], leaving: Mapping[str, pl.DataFrame]
-    ) -> list[ManifestRef]:
-        def write() -> list[ManifestRef]:
-            batches = [self._carried(change, state, manifest, leaving[manifest.path]) for manifest in manifests]
-            return self._joined(batches, change.snapshot_id)
-
-        going = (leaving[manifest.path].select(FILE_IDENTITY).sort(FILE_IDENTITY) for manifest in manifests)
-        identity = tuple((m.path, m.first_row_id, *files.iter_rows()) for m, files in zip(manifests, going, strict=True))
-        return self._once(("without", state.version, identity), write)
-
-    def _carried(
-        self, change: Change | ManifestRewrite, state: TableState, manifest: ManifestRef, leaving: pl.DataFrame
-    ) -> EntryBatch:
-        """The entries of a manifest, some of them as removed."""
-        raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
-        entries = describe_entries(raw).with_row_index("row")
-        hit = entries.filter(pl.col("status") != DELETED).join(leaving, on=FILE_IDENTITY, how="semi", nulls_equal=True)
-        return carried_entries(state.version, raw, entries["row"].is_in(hit["row"].implode()), change.snapshot_id)
-
-    def _joined(self, batches: Sequence[EntryBatch], snapshot_id: int) -> list[ManifestRef]:
-        """Write entries of several manifests together, as far as they may stand in one."""
-        groups: list[list[EntryBatch]] = []
-        for batch in batches:
-            group = next((group for group in groups if group[0].can_join(batch)), None)
-            if group is None:
-                groups.append([batch])
-            else:
-                group.append(batch)
-        return [
-            manifest
-            for group in groups
-            for manifest in self.files.write_manifests(
-                EntryBatch.joined(group).clustered() if len(group) > 1 else group[0], snapshot_id
-            )
-        ]
+    def _moved(self, change: Change, state: TableState, rebased: Rebase) -> list[NewFile]:
+        """Delete files for what was rebased; the same for every attempt that needs the same."""
+        key = (state.version, rebased.key())
+        if key not in self._rebased:
+            self._rebased[key] = write_rebased(change, state, rebased.dead) if rebased.dead else []
+            self.rebased_files += [file.path for file in self._rebased[key]]
+        return self._rebased[key]
 
     def _rewritten(self, change: ManifestRewrite, state: TableState) -> _Contents:
         chosen = [m for m in state.manifests if change.manifests is None or m.path in change.manifests]
         if not chosen:
             raise Refusal("files-gone", "none of the manifests to rewrite is in the table any more")
-
-        def write() -> list[ManifestRef]:
-            batches = [self._carried(change, state, manifest, no_files()).clustered() for manifest in chosen]
-            return self._joined(batches, change.snapshot_id)
-
-        key = ("rewritten", state.version, tuple((m.path, m.first_row_id) for m in chosen))
         rest = [m for m in state.manifests if change.manifests is not None and m.path not in change.manifests]
-        return _Contents(manifests=self._once(key, write) + rest, added=no_files(), removed=no_files())
+        written = self._manifests.rewritten(chosen, state, change.snapshot_id)
+        return _Contents(manifests=written + rest, added=no_files(), removed=no_files())
 
     def _snapshot(
         self,
@@ -266,11 +196,6 @@ class Preparation:
         snapshot = Snapshot.model_validate(told)
         return snapshot, manifests
 
-    def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]  # type: ignore[return-value]
-
 
 def foundation(state: TableState) -> tuple[Hashable, ...]:
     """What a request rests on."""
@@ -284,18 +209,6 @@ def _arrived(since: pl.DataFrame) -> pl.DataFrame:
 
 def _described(batches: Sequence[EntryBatch]) -> pl.DataFrame:
     return pl.concat([no_files(), *(batch.facts.select(FILE_SCHEMA.names()) for batch in batches)])
-
-
-def _encoded(state: TableState, files: Sequence[NewFile], snapshot_id: int) -> EntryBatch:
-    try:
-        return new_entries(state.metadata, files, snapshot_id)
-    except (TypeError, ValueError, OverflowError) as cause:
-        raise Refusal(
-            "mismatch",
-            f"partition values or metrics do not fit partition spec {files[0].spec_id}: {cause}",
-            f"The spec is: {state.metadata.specs()[files[0].spec_id]}.",
-            file=files[0].path,
-        ) from cause
 
 
 def _assigned(
@@ -315,10 +228,6 @@ def _assigned(
             next_row += (manifest.existing_rows or 0) + (manifest.added_rows or 0)
         assigned.append(manifest)
     return assigned, next_row
-
-
-def _entries(manifest: ManifestRef) -> int:
-    return (manifest.added_files or 0) + (manifest.existing_files or 0)
 
 
 def _counted(state: TableState, manifest: ManifestRef) -> ManifestRef:
