@@ -135,6 +135,8 @@ class Worker:
                 break
         told: dict[str, Any] = {"conflicts": conflicts, "unknown": unknown}
         if isinstance(outcome, Committed):
+            for path in outcome.unused_files:
+                table.io.delete(path)
             told |= {"attempts": outcome.attempts, "rebased": outcome.rebased_rows}
             self._diary.write("committed", put=put, dead=dead, **told)
             return True

@@ -133,8 +133,11 @@ class _Commit:
 
     def _attempt(self) -> Outcome:
         if self._attempts == 1 and self._is_fresh():
-            with contextlib.suppress(Unavailable):  # credentials that came with it may have expired
+            try:
                 return self._try(self._table)
+            except ArcticError:  # it may have become old after all: credentials and snapshots expire
+                if self._doubtful is not None:
+                    raise
         table = self._load()
         return table if isinstance(table, Unknown | Rejected) else self._try(table)
 
@@ -220,7 +223,7 @@ class _Commit:
                 self._staged += staged
                 self._refused = _is_conflict(error) or isinstance(error, _NOT_ALLOWED)
                 if isinstance(error, _NOT_ALLOWED):
-                    return self._not_allowed(error)
+                    return self._not_allowed(error, request)
                 if not self._refused:
                     self._in_doubt |= request.files
                     return self._unknown(error)
@@ -263,13 +266,20 @@ class _Commit:
         deletes = self._reader.files_of(ours)["file_path"]
         return frozenset([snapshot.manifest_list, *(m.path for m in manifests), *deletes])
 
-    def _not_allowed(self, error: Exception) -> Outcome:
-        """The catalog understood, and does not want the commit: trying again would not help."""
-        outcome = self._confirmed(Conflict(reason=_one_line(error), attempts=self._attempts))
-        if not isinstance(outcome, Conflict):
-            return outcome
+    def _not_allowed(self, error: Exception, request: Request) -> Outcome:
+        """The catalog understood, and does not want the commit: trying again would not help, unless the table has moved.
+        Some servers call a sequence number that was taken a bad request."""
+        table = self._load()
+        if isinstance(table, Unknown | Rejected):
+            return table
+        if self._landed(table.metadata) is not None:
+            return self._committed(table)
+        self._forget_refused(table)
+        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        if foundation(state) != request.built_on:
+            return Conflict(reason=_one_line(error), attempts=self._attempts)
         raise Unavailable(
-            f"the catalog refused the commit: {outcome.reason}",
+            f"the catalog refused the commit: {_one_line(error)}",
             hint="Nothing was changed. Check the credentials and what they allow.",
         ) from error
 

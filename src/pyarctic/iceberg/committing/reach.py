@@ -11,7 +11,7 @@ import polars as pl
 
 from pyarctic.iceberg.committing.change import Change
 from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
-from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, match_deletes
+from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, PARTITION_KEY, match_deletes
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
 
@@ -52,7 +52,13 @@ def _pairs(
         nowhere = dict.fromkeys(_RANGES, 0)
         return [({"file_path": "none", **nowhere}, target) for target in new.iter_rows(named=True)]
     if change.row_map is None:
-        pairs = old.unique(_RANGES).join(new.unique(_RANGES), how="cross", suffix="_new")
+        old, new = (side.join(files, on="file_path") for side, files in ((old, sources), (new, targets)))
+        # Within one spec a row stays in its partition. Otherwise it may go from any file to any other.
+        one_spec = pl.concat([old["spec_id"], new["spec_id"]]).n_unique() == 1
+        stays = one_spec and new.join(old, on=PARTITION_KEY, how="anti").is_empty()
+        columns = [*_RANGES, *(PARTITION_KEY if stays else [])]
+        old, new = (side.unique(columns).select("file_path", *columns) for side in (old, new))
+        pairs = old.join(new, on=PARTITION_KEY, suffix="_new") if stays else old.join(new, how="cross", suffix="_new")
     else:
         moved = change.row_map.select(file_path="source", file_path_new="target").unique()
         new = new.rename({name: f"{name}_new" for name in new.columns})

@@ -21,7 +21,7 @@ from pyarctic.iceberg.committing.change import Change, no_files
 from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
 from pyarctic.iceberg.deletefiles import NO_POSITIONS, PositionDeletes, read_position_deletes
 from pyarctic.iceberg.deletes import FILE_SCOPED, PARTITION_SCOPED, DeleteMatches, match_deletes
-from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_VECTOR
+from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import POSITION_DELETES
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.vectors import Positions, read_vector
@@ -159,9 +159,9 @@ def _with_merged_vectors(change: Change, state: TableState, moved: Dead, rows: i
     own = {file.referenced_data_file: file for file in change.add if file.is_vector and file.referenced_data_file}
     dead: dict[str, Positions] = dict(moved)
     leaving = no_files()
-    if own:
+    elsewhere = set(own) - {file.path for file in change.added_data}
+    if elsewhere:
         stayed = state.deletes().join(change.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
-        elsewhere = set(own) - {file.path for file in change.added_data}
         targets = state.data({file.spec_id for file in own.values()}).filter(pl.col("file_path").is_in(list(elsewhere)))
         positions = PositionDeletes(state.reader.io, _MEMORY)
         others = _dead(_matches(targets, stayed, state), positions)
@@ -179,8 +179,9 @@ def _check_undeletes(
 ) -> None:
     """Vectors are merged when both sides only deleted. If one brought rows back, the other does not know."""
     gone = change.removed_deletes.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    gone = gone.filter(pl.col("content") == POSITION_DELETES)
     own = {file.referenced_data_file: file for file in change.add if file.is_vector}
-    for path, before in _dead(_matches(targets, gone.filter(IS_VECTOR), state), positions).items():
+    for path, before in _dead(_matches(targets, gone, state), positions).items():
         both = np.intersect1d(_own(state.reader.io, own[path]), others.get(path, NO_POSITIONS))
         if not np.isin(before, both).all():
             raise Refusal(

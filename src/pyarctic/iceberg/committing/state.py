@@ -88,7 +88,7 @@ class TableState:
             return changed_files(self.reader, None, None)
         lineage = list(ancestors_of(self.parent, self.metadata))
         if start is None:  # planned on the empty table: the history must be there from the beginning
-            if not _is_first(lineage[-1]):
+            if not self._is_first(lineage[-1]):
                 raise self._history_lost(start)
             return changed_files(self.reader, None, self.parent)
         begun = next((snapshot for snapshot in lineage if snapshot.snapshot_id == start), None)
@@ -102,7 +102,17 @@ class TableState:
         if any(one.snapshot_id == snapshot.snapshot_id for one in lineage):
             return False
         # A history that was cut by expiry may have had it.
-        return not lineage or _is_first(lineage[-1])
+        return not lineage or self._is_first(lineage[-1])
+
+    def _is_first(self, snapshot: Snapshot) -> bool:
+        """True when nothing came before it. PyIceberg's expiry takes a snapshot its parent, but neither its number nor what
+        its manifests tell; in version 1 all numbers are zero."""
+        if snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1:
+            return False
+        manifests = self.reader.manifests(snapshot)
+        return all(
+            m.added_snapshot_id == snapshot.snapshot_id and not m.existing_files and not m.deleted_files for m in manifests
+        )
 
     def sequence_of(self, start: int | None) -> int:
         """The sequence number of the snapshot a change was planned on."""
@@ -121,8 +131,3 @@ class TableState:
             "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
             start=start,
         )
-
-
-def _is_first(snapshot: Snapshot) -> bool:
-    """True when nothing came before it. PyIceberg's expiry takes a snapshot its parent, but not its number."""
-    return snapshot.parent_snapshot_id is None and (snapshot.sequence_number or 0) <= 1

@@ -13,7 +13,7 @@ from pyarctic.iceberg.committing.change import Change
 from pyarctic.iceberg.committing.state import PLAN_ANEW, Refusal, TableState
 from pyarctic.iceberg.deletefiles import read_position_deletes
 from pyarctic.iceberg.deletes import match_deletes
-from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
+from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 from pyarctic.iceberg.writing.newfile import NewFile
 
@@ -267,11 +267,11 @@ def companions(change: Change, state: TableState) -> pl.DataFrame:
 
 def still_to_remove(change: Change, state: TableState) -> pl.DataFrame:
     """The files the change removes, without delete files about one removed data file, which leave by themselves whatever has
-    become of them, and without vectors that others have replaced meanwhile and for which the change brings a vector too."""
+    become of them, and without those that others have replaced meanwhile by a vector, when the change brings one too."""
     targets = [file.referenced_data_file for file in change.add if file.is_vector]
     about = pl.col("referenced_data_file")
     remove = change.remove.filter(~about.is_in(change.removed_data["file_path"].implode()) | about.is_null())
-    superseded = remove.filter(IS_VECTOR & about.is_in(targets))
+    superseded = remove.filter((pl.col("content") == POSITION_DELETES) & about.is_in(targets))
     if superseded.is_empty():
         return remove
     gone = superseded.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
