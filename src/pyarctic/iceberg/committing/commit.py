@@ -125,7 +125,8 @@ class _Commit:
                 break
             time.sleep(retry.pause(self._attempts))
         if isinstance(outcome, Conflict):
-            outcome = self._confirmed(outcome)
+            found = self._confirmed()
+            outcome = outcome if isinstance(found, Table) else found
         if isinstance(outcome, Conflict | Rejected):
             self._clean(keep=frozenset())
         self._listen("cleaned")
@@ -185,15 +186,15 @@ class _Commit:
             )
         return table
 
-    def _confirmed(self, conflict: Conflict) -> Outcome:
-        """Make sure that the last attempt was refused indeed, before its files are removed."""
+    def _confirmed(self) -> Table | Committed | Unknown | Rejected:
+        """Make sure that the last attempt was refused indeed, before its files are removed: then the table without it."""
         table = self._load()
         if isinstance(table, Unknown | Rejected):
             return table
         if self._landed(table.metadata) is not None:
             return self._committed(table)
         self._forget_refused(table)
-        return conflict
+        return table
 
     def _rolled_back(self) -> Rejected:
         return Rejected(
@@ -269,13 +270,10 @@ class _Commit:
     def _not_allowed(self, error: Exception, request: Request) -> Outcome:
         """The catalog understood, and does not want the commit: trying again would not help, unless the table has moved.
         Some servers call a sequence number that was taken a bad request."""
-        table = self._load()
-        if isinstance(table, Unknown | Rejected):
-            return table
-        if self._landed(table.metadata) is not None:
-            return self._committed(table)
-        self._forget_refused(table)
-        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        found = self._confirmed()
+        if not isinstance(found, Table):
+            return found
+        state = TableState(metadata=found.metadata, branch=self._change.branch, reader=self._reader)
         if foundation(state) != request.built_on:
             return Conflict(reason=_one_line(error), attempts=self._attempts)
         raise Unavailable(

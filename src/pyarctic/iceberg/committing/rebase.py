@@ -145,14 +145,21 @@ def _check_taken_back(replaced: pl.DataFrame, state: TableState, since: pl.DataF
         return
     of_those = replaced.filter(pl.col("file_path").is_in(list(were_dead)))
     are_dead = _dead(_matches(of_those, state.deletes(), state), positions)
+    if path := _first_alive(were_dead, are_dead):
+        raise Refusal(
+            "deletes-arrived",
+            f"deletes of replaced data file {path} were taken back meanwhile",
+            "The new files lack rows that are alive again. " + PLAN_ANEW,
+            file=path,
+        )
+
+
+def _first_alive(were_dead: Mapping[str, Positions], are_dead: Mapping[str, Positions]) -> str | None:
+    """A data file with rows that were dead and are not any more."""
     for path, at in were_dead.items():
         if not np.isin(at, are_dead.get(path, NO_POSITIONS)).all():
-            raise Refusal(
-                "deletes-arrived",
-                f"deletes of replaced data file {path} were taken back meanwhile",
-                "The new files lack rows that are alive again. " + PLAN_ANEW,
-                file=path,
-            )
+            return path
+    return None
 
 
 def _with_merged_vectors(change: Change, state: TableState, moved: Dead, rows: int) -> Rebase:
@@ -181,14 +188,14 @@ def _check_undeletes(
     gone = change.removed_deletes.join(state.deletes(), on=FILE_IDENTITY, how="anti", nulls_equal=True)
     gone = gone.filter(pl.col("content") == POSITION_DELETES)
     own = {file.referenced_data_file: file for file in change.add if file.is_vector}
-    for path, before in _dead(_matches(targets, gone, state), positions).items():
-        both = np.intersect1d(_own(state.reader.io, own[path]), others.get(path, NO_POSITIONS))
-        if not np.isin(before, both).all():
-            raise Refusal(
-                "deletes-arrived",
-                f"the deletion vector of {path} was replaced meanwhile, and one of both brings deleted rows back",
-                file=path,
-            )
+    before = _dead(_matches(targets, gone, state), positions)
+    both = {path: np.intersect1d(_own(state.reader.io, own[path]), others.get(path, NO_POSITIONS)) for path in before}
+    if path := _first_alive(before, both):
+        raise Refusal(
+            "deletes-arrived",
+            f"the deletion vector of {path} was replaced meanwhile, and one of both brings deleted rows back",
+            file=path,
+        )
 
 
 def check_positions_kept(change: Change, state: TableState) -> None:
@@ -206,14 +213,13 @@ def check_positions_kept(change: Change, state: TableState) -> None:
     are_dead = _dead(_matches(concerned, rest, state), positions)
     for path, at in _brought(change, state.reader.io).items():
         are_dead[path] = np.union1d(are_dead.get(path, NO_POSITIONS), at)
-    for path, at in were_dead.items():
-        if not np.isin(at, are_dead.get(path, NO_POSITIONS)).all():
-            raise Refusal(
-                "still-needed",
-                f"rows of {path} are deleted by position deletes that the change removes, and would come back",
-                "A rewrite keeps all rows as they are. " + PLAN_ANEW,
-                file=path,
-            )
+    if alive := _first_alive(were_dead, are_dead):
+        raise Refusal(
+            "still-needed",
+            f"rows of {alive} are deleted by position deletes that the change removes, and would come back",
+            "A rewrite keeps all rows as they are. " + PLAN_ANEW,
+            file=alive,
+        )
 
 
 def _brought(change: Change, io: FileIO) -> Dead:
