@@ -9,45 +9,40 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import tables
-
-console = Console(stderr=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One promise and what was measured."""
-
-    name: str
-    measured: float
-    promised: float
-    unit: str
-    detail: str
-
-    @property
-    def kept(self) -> bool:
-        return self.measured <= self.promised
+from benchmarks import healing, healwork, tables
+from benchmarks.figures import Figure, console
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--only", choices=["files", "deletes", "scan", "write", "commit"], help="run one part")
+    parser.add_argument("--only", choices=["files", "deletes", "scan", "write", "commit", "heal"], help="run one part")
+    parser.add_argument("--case", type=_cases, default=(), help=f"cases of `heal`, by comma: {', '.join(healing.CASES)}")
+    parser.add_argument("--healer", default=healwork.HEALER, help="what `heal` measures, as module:function")
     options = parser.parse_args()
     parts = {"files": file_list, "deletes": delete_matching, "scan": scan, "write": write, "commit": commit}
+    parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
     if options.json:
         json.dump([asdict(figure) | {"kept": figure.kept} for figure in figures], sys.stdout, indent=2)
     else:
         Console().print(_view(figures))
     return 0 if options.scale < 1 or all(figure.kept for figure in figures) else 1
+
+
+def _cases(text: str) -> tuple[str, ...]:
+    cases = tuple(text.split(","))
+    if unknown := set(cases) - set(healing.CASES):
+        raise argparse.ArgumentTypeError(f"no such cases: {', '.join(unknown)}")
+    return cases
 
 
 def file_list(scale: float) -> list[Figure]:

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from pyarctic.iceberg import FileList, PartitionDecoder, TableView, scan
 from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Committed, ContentHash, Proof, commit
-from pyarctic.iceberg.scan import LAST_UPDATED, ROW_ID
+from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID
 from pyarctic.iceberg.writing import (
     DataFileWriter,
     FileNames,

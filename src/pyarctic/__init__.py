@@ -4,22 +4,26 @@
 
     arctic.catalog("demo", type="sql", uri="sqlite:///warehouse/catalog.db", warehouse="file:///data/warehouse")
     arctic.table("demo.shop.orders").scan(columns=["id"], where="amount > 10").to_arrow()
+    print(arctic.explain("demo.shop.orders"))
+    arctic.optimize("demo.shop.orders")
 
 Importing this package is cheap; Arrow and PyIceberg are loaded by the first call that needs them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyarctic._version import __version__
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
 
+    from pyarctic.optimizing import Engine, Explanation, KindChoice, Report, Watcher
     from pyarctic.tables import Table
 
-__all__ = ["__version__", "catalog", "table"]
+__all__ = ["__version__", "catalog", "explain", "optimize", "table"]
 
 
 def catalog(name: str, **properties: Any) -> Catalog:
@@ -36,3 +40,53 @@ def table(name: str) -> Table:
     from pyarctic.tables import open_table
 
     return open_table(name)
+
+
+def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> Explanation:
+    """Why `optimize` would do what it would do, or nothing: rules with thresholds and measures, partitions, tasks, cost.
+
+    Nothing is changed."""
+    from pyarctic.optimizing import Options, explain_table
+    from pyarctic.tables import open_table
+
+    return explain_table(open_table(name), Options(kind=kind, where=where))
+
+
+def optimize(
+    name: str,
+    kind: KindChoice = "auto",
+    engine: str | Engine | SparkSession = "local",
+    where: str | None = None,
+    dry_run: bool = False,
+    *,
+    verify: bool = False,
+    ignore_writers: bool = False,
+    workers: int | None = None,
+    watcher: Watcher | None = None,
+) -> Report:
+    """Bring a table into shape: merge small files, apply deletes, convert equality deletes; nothing that is not needed.
+
+    `kind` is "auto", or "minor", "major" or "full" for every partition that gains by it. `engine` is "local" (worker
+    processes), "spark" (this process's Spark session, or a new one), or a Spark session. `where` restricts it to partitions
+    that may hold matching rows. `verify` compares the content of all rows read and written. `ignore_writers` does not spare
+    statements that others run on the same partitions. `workers` is how many tasks run at a time."""
+    from pyarctic.optimizing import Options, optimize_table
+    from pyarctic.tables import open_table
+
+    options = Options(kind=kind, where=where, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
+    return optimize_table(open_table(name), _engine(engine, workers), options, watcher)
+
+
+def _engine(engine: str | Engine | SparkSession, workers: int | None) -> Engine:
+    from pyarctic.errors import UsageError
+    from pyarctic.optimizing import LocalEngine
+
+    if engine == "local":
+        return LocalEngine(workers)
+    if isinstance(engine, str) and engine != "spark":
+        raise UsageError(f"unknown engine: {engine!r}", hint="One of: local, spark, or a Spark session.")
+    if not isinstance(engine, str) and hasattr(engine, "run"):
+        return cast("Engine", engine)
+    from pyarctic.spark import SparkEngine, session
+
+    return SparkEngine(session() if isinstance(engine, str) else engine, workers)

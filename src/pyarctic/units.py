@@ -1,8 +1,9 @@
-"""Sizes, counts and ages as people read them. Machines get plain numbers and RFC 3339 instants instead."""
+"""Sizes, counts and ages as people read and write them. Machines get plain numbers and RFC 3339 instants instead."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 _AGES = (
     (365 * 86400, "year", "years"),
@@ -12,6 +13,39 @@ _AGES = (
     (60, "min", "min"),
     (1, "s", "s"),
 )
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_SIZES = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": 1024**power for power, letter in enumerate("kmgtp", start=1) for suffix in ("", "b", "ib")
+}
+_SECONDS = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as `128MB`, `1.5 GiB` or `4096`; units are binary. Raises ValueError."""
+    return int(_parsed(text, _SIZES))
+
+
+def parse_duration(text: str) -> timedelta:
+    """A duration such as `30s`, `10min`, `1h`, `7d`, or a number of milliseconds. Raises ValueError."""
+    return timedelta(seconds=_parsed(text, _SECONDS))
+
+
+def _parsed(text: str, units: dict[str, float] | dict[str, int]) -> float:
+    found = _AMOUNT.fullmatch(text)
+    if found is None or found[2].lower() not in units:
+        msg = f"{text!r} is not an amount with one of the units {', '.join(filter(None, units))}"
+        raise ValueError(msg)
+    return float(found[1]) * units[found[2].lower()]
+
+
+def format_duration(duration: timedelta) -> str:
+    """How long, in its largest unit: `30 s`, `2 h`, `7 days`."""
+    seconds = round(duration.total_seconds())
+    for length, one, many in _AGES:
+        if seconds >= length:
+            amount = seconds // length
+            return f"{amount} {one if amount == 1 else many}"
+    return f"{round(duration.total_seconds() * 1000)} ms"
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -6,7 +6,7 @@ are loaded only when a file is read.
 """
 
 from pyarctic.config.names import TableName, check_catalog_name, parse_table_name
-from pyarctic.config.places import cache_dir
+from pyarctic.config.places import cache_dir, spill_dir
 from pyarctic.config.registry import (
     Config,
     catalog_properties,
@@ -33,5 +33,6 @@ __all__ = [
     "origin_of",
     "parse_table_name",
     "reset",
+    "spill_dir",
     "use",
 ]

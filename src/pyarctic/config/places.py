@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 FILE_NAME = "arctic.yaml"
@@ -23,3 +24,9 @@ def cache_dir() -> Path:
     """The folder for caches; it may not exist yet."""
     chosen = os.environ.get("ARCTIC_CACHE", "")
     return Path(chosen).expanduser() if chosen else _xdg("XDG_CACHE_HOME", ".cache") / "arctic"
+
+
+def spill_dir() -> Path:
+    """The folder for what does not fit into memory: the chosen one, Spark's own on its executors, else the temporary one."""
+    chosen = os.environ.get("ARCTIC_SPILL_DIR", "") or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir())

@@ -9,7 +9,8 @@ from pyarctic.iceberg.deletes import DeleteMatches, match_deletes
 from pyarctic.iceberg.filelist import CONTENT_KIND, FileList, changed_files, snapshot_by_id
 from pyarctic.iceberg.manifests import FILE_SCHEMA
 from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.scan import METADATA_COLUMNS, Scan, TableView, scan
+from pyarctic.iceberg.reading import METADATA_COLUMNS, TableView
+from pyarctic.iceberg.scan import Scan, scan
 
 __all__ = [
     "CONTENT_KIND",

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import orc
 from pyiceberg.io import FileIO
@@ -24,6 +24,7 @@ from pyarctic.iceberg.storage import opened, read_bytes
 TARGET_BATCH_BYTES = 32 << 20
 MOST_BATCH_ROWS = 256 << 10
 PROBE_ROWS = 64
+SMALL_DICTIONARY_BYTES = 64 << 10
 
 
 class Pace:
@@ -41,7 +42,7 @@ class Pace:
         return max(min(MOST_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
 
 
-MakeFilter = Callable[["OpenFile"], ds.Expression | None]
+MakeFilter = Callable[["OpenFile"], pc.Expression | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,15 @@ def read_pieces(
     field_ids: set[int],
     make_filter: MakeFilter = lambda _: None,
     pace: Pace | None = None,
+    *,
+    dictionaries: bool = False,
 ) -> Iterator[Piece]:
     """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
-    read; positions count them nevertheless."""
+    read; positions count them nevertheless. With `dictionaries` repetitive texts of Parquet files stay encoded."""
     with damage_told(path):
         match file_format:
             case "PARQUET":
-                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace())
+                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace(), dictionaries)
             case "ORC":
                 yield from _read_orc(io, path, mapping, field_ids)
             case "AVRO":
@@ -95,19 +98,35 @@ def read_pieces(
 
 
 def _read_parquet(
-    io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int], make_filter: MakeFilter, pace: Pace
+    io: FileIO,
+    path: str,
+    mapping: NameMapping | None,
+    field_ids: set[int],
+    make_filter: MakeFilter,
+    pace: Pace,
+    dictionaries: bool,
 ) -> Iterator[Piece]:
     with opened(io, path) as stream:
         # Reading ahead saves round trips to remote storage; one row group at a time, it holds no more than that.
         remote = not path.startswith(("file:", "/"))
         source = pq.ParquetFile(stream, pre_buffer=remote, coerce_int96_timestamp_unit="us")
         metadata = source.metadata
+        if dictionaries and (repetitive := _repetitive_texts(source)):
+            source = pq.ParquetFile(
+                stream,
+                metadata=metadata,
+                pre_buffer=remote,
+                coerce_int96_timestamp_unit="us",
+                read_dictionary=repetitive,
+            )
         file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
         columns = _leaves(file.columns(field_ids), source)
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         starts = list(accumulate((group.num_rows for group in groups), initial=0))
         keep = list(range(len(groups)))
         if (condition := make_filter(file)) is not None:
+            import pyarrow.dataset as ds  # brings pandas with it, and few readings have a condition
+
             fragment = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us").make_fragment(stream)
             keep = [group.id for group in fragment.subset(condition, schema=file.schema).row_groups]
         for index in keep:
@@ -119,6 +138,33 @@ def _read_parquet(
                 pace.saw(batch)
                 yield Piece(file=file, position=position, batch=batch)
                 position += batch.num_rows
+
+
+def _repetitive_texts(source: pq.ParquetFile) -> list[str]:
+    """Top-level texts that all row groups hold as small dictionaries, by their path."""
+    metadata = source.metadata
+    if not metadata.num_row_groups:
+        return []
+    texts = [
+        index
+        for index in range(len(source.schema))
+        if source.schema.column(index).logical_type.type == "STRING" and "." not in source.schema.column(index).path
+    ]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return [
+        source.schema.column(index).path
+        for index in texts
+        if all(pays_as_dictionary(group.column(index)) for group in groups)
+    ]
+
+
+def pays_as_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a column chunk is made of a small dictionary and references to it: two bytes a value at most."""
+    if not chunk.has_dictionary_page or chunk.dictionary_page_offset is None:
+        return False
+    dictionary_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
+    weight = chunk.total_uncompressed_size
+    return bool(dictionary_bytes <= SMALL_DICTIONARY_BYTES and weight <= 2 * chunk.num_values + SMALL_DICTIONARY_BYTES)
 
 
 def _leaves(columns: list[str], source: pq.ParquetFile) -> list[str]:

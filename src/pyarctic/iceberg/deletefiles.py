@@ -1,14 +1,13 @@
 """Reading delete files, and asking them about rows: which positions of a file are dead, which keys are.
 
-Position deletes become sorted position arrays per data file. Equality deletes become one index per set of key columns:
-keys hashed to 64 bits, sorted, each with the newest sequence number that deletes it. Hashes only choose candidates;
-a row dies by comparison of its key columns.
+Position deletes become sorted position arrays per data file. Equality deletes become one index (`keyindex.py`) per set of
+key columns.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,8 +23,9 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg.datafiles import OpenFile, Piece, read_pieces
 from pyarctic.iceberg.deletes import FileDeletes
+from pyarctic.iceberg.keyindex import EqualityIndex, is_its_own_code
 from pyarctic.iceberg.manifests import FILE_PATH_ID
-from pyarctic.iceberg.projection import Projection, children, fields_by_id
+from pyarctic.iceberg.projection import Projection, arrow_schema, children, fields_by_id
 from pyarctic.iceberg.vectors import Positions, read_vector
 
 POSITION_ID = 2147483545
@@ -64,10 +64,12 @@ class Held(Generic[Key, Value]):
 
 class PositionDeletes:
     """Dead positions per data file. A delete file about a whole partition is asked once for every data file of it, so
-    decoded ones are held."""
+    decoded ones are held; of data files that are not wanted, nothing is."""
 
-    def __init__(self, io: FileIO, memory_bytes: int) -> None:
+    def __init__(self, io: FileIO, memory_bytes: int, wanted: Collection[str] | None = None) -> None:
+        """`wanted`: the data files that will be asked about, if they are known."""
         self._io = io
+        self._wanted = None if wanted is None else frozenset(wanted)
         self._held: Held[str, dict[str, Positions]] = Held(memory_bytes)
 
     def of(self, data_file: str, deletes: FileDeletes) -> Positions:
@@ -81,6 +83,9 @@ class PositionDeletes:
                 vector["content_size_bytes"],
                 vector["record_count"],
             )
+        if self._wanted is not None and data_file not in self._wanted:
+            msg = f"positions of {data_file} were not wanted"
+            raise ValueError(msg)
         found = [self._decode(row).get(data_file, NO_POSITIONS) for row in deletes.positions.iter_rows(named=True)]
         if len(found) == 1:
             return found[0]
@@ -89,17 +94,21 @@ class PositionDeletes:
     def _decode(self, row: Mapping[str, Any]) -> dict[str, Positions]:
         def read() -> tuple[dict[str, Positions], int]:
             refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
-            decoded = read_position_deletes(self._io, row["file_path"], row["file_format"])
+            decoded = read_position_deletes(self._io, row["file_path"], row["file_format"], self._wanted)
             return decoded, sum(len(path) + positions.nbytes for path, positions in decoded.items())
 
         return self._held.get(row["file_path"], read)
 
 
-def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, Positions]:
+def read_position_deletes(
+    io: FileIO, path: str, file_format: str, wanted: Collection[str] | None = None
+) -> dict[str, Positions]:
     """A position delete file: data file → ascending, distinct positions. Files are ordered by path and position, which
-    makes this cheap; one that is not is read just the same."""
+    makes this cheap; one that is not is read just the same. Positions in data files that are not wanted are let go
+    piece by piece, so that memory does not follow the file's size."""
     found: dict[str, list[Positions]] = {}
-    for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}):
+    chosen = None if wanted is None else pa.array(sorted(wanted), pa.string())
+    for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
         if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(piece.file.schema, piece.file.names).keys():
             raise Damaged(
                 f"position delete file without its columns file_path and pos: {path}",
@@ -107,14 +116,26 @@ def read_position_deletes(io: FileIO, path: str, file_format: str) -> dict[str, 
                 file=path,
             )
         batch = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {}).apply(piece.batch)
-        runs = pc.run_end_encode(batch["file_path"])
-        if len(runs.values) != len(runs.values.unique()):
-            batch = batch.sort_by("file_path")
-            runs = pc.run_end_encode(batch["file_path"])
-        ends = runs.run_ends.to_numpy()
-        for name, positions in zip(runs.values.to_pylist(), np.split(batch["pos"].to_numpy(), ends[:-1]), strict=True):
+        for name, positions in _by_data_file(batch["file_path"], batch["pos"].to_numpy(), chosen):
             found.setdefault(name, []).append(positions)
     return {name: _ascending(parts) for name, parts in found.items()}
+
+
+def _by_data_file(paths: pa.Array, positions: Positions, wanted: pa.Array | None) -> Iterator[tuple[str, Positions]]:
+    """Positions by the data file they name, without a look at every path: runs of equal ones are looked at."""
+    runs = pc.run_end_encode(paths.indices if pa.types.is_dictionary(paths.type) else paths)
+    names = paths.dictionary.take(runs.values) if pa.types.is_dictionary(paths.type) else runs.values
+    lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+    if wanted is not None:
+        chosen = pc.is_in(names, value_set=wanted)
+        kept = chosen.to_numpy(zero_copy_only=False)
+        positions, names, lengths = positions[np.repeat(kept, lengths)], names.filter(chosen), lengths[kept]
+    encoded = names.dictionary_encode()
+    if len(encoded.dictionary) < len(names):  # not in order
+        codes = np.repeat(encoded.indices.to_numpy(), lengths)
+        positions, names, lengths = positions[np.argsort(codes, kind="stable")], encoded.dictionary, np.bincount(codes)
+    for name, length, end in zip(names.to_pylist(), lengths, np.cumsum(lengths), strict=True):
+        yield name, positions[end - length : end]
 
 
 def _ascending(parts: list[Positions]) -> Positions:
@@ -159,7 +180,9 @@ class KeyColumns:
 
     def frame(self, piece: Piece, constants: Mapping[int, Any]) -> pl.DataFrame:
         """The key columns of some rows, in comparable form."""
-        batch = Projection.of(piece.batch.schema, piece.file.names, self.fields, constants).apply(piece.batch)
+        return self._frame(Projection.of(piece.batch.schema, piece.file.names, self.fields, constants).apply(piece.batch))
+
+    def _frame(self, batch: pa.RecordBatch) -> pl.DataFrame:
         columns = {}
         for number, (array, way) in enumerate(zip(batch.columns, self.ways, strict=True)):
             leaf = array
@@ -167,6 +190,14 @@ class KeyColumns:
                 leaf = pc.struct_field(leaf, [0])
             columns[f"key_{number}"] = _comparable(leaf)
         return pl.DataFrame(pa.table(columns))
+
+    @property
+    def weight(self) -> pl.Expr:
+        """Bytes that the keys of a file take while an index is built of them, as measured. Numbers: 30 a key, 10 of which
+        stay. Others: about 25 a key and 40 a column, of which a third stays; long values more, hence the file's size."""
+        if is_its_own_code(self._frame(pa.RecordBatch.from_pylist([], schema=arrow_schema(self.fields))).schema):
+            return pl.col("record_count") * 32
+        return pl.col("record_count") * (24 + 40 * len(self.ids)) + pl.col("file_size_bytes") * 4
 
     def require(self, file: OpenFile) -> None:
         """A delete file must hold its keys: a missing one would read as null and delete the rows without a value."""
@@ -206,6 +237,8 @@ def _key_field(name: str, way: tuple[NestedField, ...]) -> NestedField:
 
 def _comparable(array: pa.Array) -> pa.Array:
     """Floats compare by their bits, as Java's comparator does: NaN equals NaN, and 0.0 differs from -0.0."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     if pa.types.is_floating(array.type):
         canonical = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
         return canonical.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
@@ -214,64 +247,13 @@ def _comparable(array: pa.Array) -> pa.Array:
     return array
 
 
-class EqualityIndex:
-    """Deleted keys of some equality delete files with equal key columns."""
-
-    def __init__(self, keys: KeyColumns, rows: pl.DataFrame) -> None:
-        """`rows`: the key columns and `sequence`."""
-        self.keys = keys
-        names = [name for name in rows.columns if name != "sequence"]
-        newest = rows.group_by(names).agg(pl.col("sequence").max())
-        newest = newest.with_columns(hash=hash_rows(newest.select(names))).sort("hash")
-        self._names = names
-        self._rows = newest
-        self._hashes = newest["hash"].to_numpy()
-        self._ambiguous = bool((self._hashes[1:] == self._hashes[:-1]).any())
-
-    @classmethod
-    def read(cls, io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> EqualityIndex:
-        parts = []
-        for row in files.iter_rows(named=True):
-            refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
-            for piece in read_pieces(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
-                keys.require(piece.file)
-                sequence = pl.lit(row["data_sequence_number"], pl.Int64).alias("sequence")
-                parts.append(keys.frame(piece, {}).with_columns(sequence).unique())
-        if not parts:
-            empty = pl.DataFrame(schema={f"key_{index}": pl.Null for index in range(len(keys.ids))} | {"sequence": pl.Int64})
-            return cls(keys, empty)
-        return cls(keys, pl.concat(parts))
-
-    def dead(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
-        """True for rows whose key was deleted after `data_sequence`."""
-        dead = np.zeros(rows.height, dtype=bool)
-        if not len(self._hashes):
-            return dead
-        hashes = hash_rows(rows).to_numpy()
-        at = np.searchsorted(self._hashes, hashes)
-        at[at == len(self._hashes)] = 0
-        candidates = np.flatnonzero(self._hashes[at] == hashes)
-        if not len(candidates):
-            return dead
-        newer = pl.col("sequence") > data_sequence
-        asked = rows[candidates]
-        if self._ambiguous:
-            # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
-            deleted = self._rows.filter(newer).select(self._names)
-            hit = asked.with_row_index("row").join(deleted, on=self._names, how="semi", nulls_equal=True)["row"].to_numpy()
-            dead[candidates[hit]] = True
-            return dead
-        stored = self._rows[at[candidates]]
-        same = stored.select(
-            pl.all_horizontal(newer, *[pl.col(name).eq_missing(asked[name]) for name in self._names])
-        ).to_series()
-        dead[candidates] = same.to_numpy()
-        return dead
-
-
-def hash_rows(rows: pl.DataFrame) -> pl.Series:
-    """Row hashes; equal rows have equal hashes, nulls included."""
-    return rows.hash_rows(seed=7)
+def read_equality_deletes(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
+    """The deleted keys of equality delete files, piece by piece, with the sequence number of their file."""
+    for row in files.iter_rows(named=True):
+        refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
+        for piece in read_pieces(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
+            keys.require(piece.file)
+            yield keys.frame(piece, {}), row["data_sequence_number"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,12 +276,10 @@ class EqualityDeletes:
     def portions(self, files: pl.DataFrame) -> list[DeletePortion]:
         """The delete files by their key columns, in portions within the memory budget."""
         portions = []
-        # A key costs its encoded size several times over while an index is built; a rough bound is enough.
-        files = files.with_columns(weight=pl.col("file_size_bytes") * 4 + pl.col("record_count") * 48)
         for (ids,), group in files.group_by("equality_ids", maintain_order=True):
             keys = KeyColumns.of(list(ids or ()), self._schemas, group["file_path"][0])
             number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
-            parts = group.with_columns(portion=number).partition_by("portion")
+            parts = group.with_columns(weight=keys.weight).with_columns(portion=number).partition_by("portion")
             portions += [DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]
         return portions
 
@@ -308,6 +288,7 @@ class EqualityDeletes:
 
     def index(self, portion: DeletePortion) -> EqualityIndex:
         def read() -> tuple[EqualityIndex, int]:
-            return EqualityIndex.read(self._io, portion.keys, portion.files), portion.weight_bytes
+            index = EqualityIndex(read_equality_deletes(self._io, portion.keys, portion.files))
+            return index, index.nbytes
 
         return self._held.get(tuple(portion.files["file_path"].to_list()), read)

@@ -74,6 +74,11 @@ class PartitionDecoder:
         """The partition tuple in Iceberg's internal representation (days, microseconds …)."""
         return self._decode(spec_id, key)
 
+    @staticmethod
+    def key_of(values: tuple[Any, ...]) -> str:
+        """A partition tuple as a key that `values` understands."""
+        return json.dumps([None if value is None else _text(value) for value in values])
+
     def path(self, spec_id: int, key: str) -> str:
         """The partition as people write it: `day=2024-01-01/bucket=3`; empty when unpartitioned."""
         return self.path_of(spec_id, self.values(spec_id, key))
@@ -118,6 +123,20 @@ def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str
     if isinstance(value, bytes) and isinstance(source, UUIDType):
         return str(UUID(bytes=value))
     return str(field.transform.to_human_string(source, value))
+
+
+def _text(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return value.hex()
+        case UUID():
+            return value.bytes.hex()
+        case Decimal():
+            unscaled = int(value.scaleb(-int(value.as_tuple().exponent), EXACT))
+            return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True).hex()
+    return str(value)
 
 
 def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:

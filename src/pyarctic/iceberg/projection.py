@@ -153,13 +153,20 @@ class Projection:
         fields = wanted.fields if isinstance(wanted, Schema) else tuple(wanted)
         found = fields_by_id(source, names)
         columns: list[tuple[int | None, Convert | None, Any]] = []
+        made: list[pa.Field] = []
         for field in fields:
+            here = arrow_field(field)
             if field.field_id in found:
                 at = found[field.field_id]
-                columns.append((at.index, _conversion(at.field.type, at.below, field.field_type), None))
+                if is_encoded(at.field.type, here.type):
+                    here = here.with_type(at.field.type)
+                    columns.append((at.index, None, None))
+                else:
+                    columns.append((at.index, _conversion(at.field.type, at.below, field.field_type), None))
             else:
                 columns.append((None, None, _missing_value(field, constants)))
-        return cls(schema=arrow_schema(fields), columns=tuple(columns))
+            made.append(here)
+        return cls(schema=pa.schema(made), columns=tuple(columns))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
@@ -170,6 +177,11 @@ class Projection:
                 array = batch.column(index)
                 arrays.append(convert(array) if convert else array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def is_encoded(type_: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type are the wanted ones, only dictionary-encoded."""
+    return bool(pa.types.is_dictionary(type_)) and type_.value_type.equals(wanted)
 
 
 def _no_mask(rows: int) -> pa.Array:

@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import polars as pl
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
 from pyarctic.config import TableName, parse_table_name
-from pyarctic.errors import NotFound, UsageError, about
+from pyarctic.errors import Conflict, NotFound, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
     FileList,
@@ -30,7 +32,7 @@ from pyarctic.iceberg import (
     scan,
     snapshot_by_id,
 )
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit, mergeable_manifests
+from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifests import ManifestReader
 from pyarctic.tables.commits import ManifestReport, accepted
 from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
@@ -124,6 +126,10 @@ class Table:
         with about(table=self.name):
             return self._file_list(self._loaded.metadata.current_snapshot())
 
+    def reader(self) -> ManifestReader:
+        """A reader of manifests that knows those which were read already."""
+        return self._files.reader(self._loaded.io) if self._files else ManifestReader(self._loaded.io)
+
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
         with reaching(self._name.catalog, self.name):
@@ -188,9 +194,46 @@ class Table:
 
         Raises `Conflict`, `Rejected` or `OutcomeUnknown`; only after the last the table may have been changed."""
         with about(table=self.name):
-            committed = accepted(commit(self._loaded, change, known=self._files))
-        self._loaded.metadata = committed.metadata
-        return committed
+            return accepted(self.try_commit(change))
+
+    def try_commit(self, change: Change | ManifestRewrite) -> Outcome:
+        """The same, with the outcome as a value."""
+        with about(table=self.name):
+            outcome = commit(self._loaded, change, known=self._files)
+        if isinstance(outcome, Committed):
+            self._loaded.metadata = outcome.metadata
+        return outcome
+
+    def roll_back(self, to: int) -> None:
+        """Make a former snapshot of the main branch the current one. Nobody else's commit is lost: if the branch has moved
+        since this table was loaded, it raises `Conflict`."""
+        loaded, head = self._loaded, self.view.snapshot_id
+        snapshot_by_id(loaded.metadata, to)
+        ref = loaded.metadata.refs[MAIN_BRANCH]
+        updates = (
+            SetSnapshotRefUpdate.model_validate(
+                {
+                    "ref-name": MAIN_BRANCH,
+                    "type": SnapshotRefType.BRANCH,
+                    "snapshot-id": to,
+                    "max-ref-age-ms": ref.max_ref_age_ms,
+                    "max-snapshot-age-ms": ref.max_snapshot_age_ms,
+                    "min-snapshots-to-keep": ref.min_snapshots_to_keep,
+                }
+            ),
+        )
+        requirements = (
+            AssertTableUUID(uuid=loaded.metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head}),
+        )
+        try:
+            with reaching(self._name.catalog, self.name):
+                response = loaded.catalog.commit_table(loaded, requirements, updates)
+        except CommitFailedException as error:
+            raise Conflict(
+                "somebody committed in the meantime", hint="Nothing was changed. Look at the table and try again."
+            ) from error
+        loaded.metadata = response.metadata
 
     def rewrite_manifests(self, *, everything: bool = False, dry_run: bool = False) -> ManifestReport:
         """Merge small manifests and sort their entries by partition, so that planners read less; data stays as it is.

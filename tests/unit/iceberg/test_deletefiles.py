@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType
@@ -20,46 +22,14 @@ from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg import deletefiles
 from pyarctic.iceberg.datafiles import OpenFile, Piece
-from pyarctic.iceberg.deletefiles import EqualityIndex, Held, KeyColumns, read_position_deletes, refuse_encrypted
+from pyarctic.iceberg.deletefiles import Held, KeyColumns, PositionDeletes, read_position_deletes, refuse_encrypted
+from pyarctic.iceberg.deletes import FileDeletes
 from tests.unit.iceberg.conftest import Lake, rows
 
 SCHEMA = Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", StringType()))
-KEYS = KeyColumns.of([2, 1], [SCHEMA], "x")
-TYPES = {"key_0": pl.Int32, "key_1": pl.String}
-ROWS = st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from(["", "a", "b"]))
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("colliding", [False, True])
-@given(
-    deleted=st.lists(st.tuples(ROWS, st.integers(1, 5)), max_size=12),
-    asked=st.lists(ROWS, max_size=12),
-    at=st.integers(0, 5),
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_index_equals_a_loop(
-    monkeypatch: pytest.MonkeyPatch,
-    colliding: bool,
-    deleted: list[tuple[tuple[Any, Any], int]],
-    asked: list[tuple[Any, Any]],
-    at: int,
-) -> None:
-    if colliding:
-        monkeypatch.setattr(deletefiles, "hash_rows", lambda frame: pl.zeros(frame.height, pl.UInt64, eager=True))
-    columns = [(*key, sequence) for key, sequence in deleted]
-    index = EqualityIndex(KEYS, pl.DataFrame(columns, schema={**TYPES, "sequence": pl.Int64}, orient="row"))
-    dead = index.dead(pl.DataFrame(asked, schema=TYPES, orient="row"), at)
-    assert dead.tolist() == [any(key == row and sequence > at for key, sequence in deleted) for row in asked]
-
-
-def test_collision_with_a_row_that_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One deleted key, and every row has its hash."""
-    monkeypatch.setattr(deletefiles, "hash_rows", lambda frame: pl.zeros(frame.height, pl.UInt64, eager=True))
-    index = EqualityIndex(KEYS, pl.DataFrame([(1, "a", 5)], schema={**TYPES, "sequence": pl.Int64}, orient="row"))
-    asked = pl.DataFrame([(2, "a"), (1, "a"), (1, None), (None, None)], schema=TYPES, orient="row")
-    assert index.dead(asked, 4).tolist() == [False, True, False, False]
 
 
 def test_keys_are_looked_up_in_the_newest_schema_that_has_them() -> None:
@@ -136,14 +106,13 @@ def test_tiny_memory_gives_the_same_rows(lake: Lake, monkeypatch: pytest.MonkeyP
     plenty = lake.open().scan(columns).to_arrow()
     assert 0 < plenty.num_rows < 100
     read: list[int] = []
-    original = EqualityIndex.read.__func__  # type: ignore[attr-defined]
+    original = deletefiles.read_equality_deletes
 
-    def counted(cls: Any, io: Any, keys: Any, files: pl.DataFrame) -> EqualityIndex:
+    def counted(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
         read.append(files.height)
-        made: EqualityIndex = original(cls, io, keys, files)
-        return made
+        return original(io, keys, files)
 
-    monkeypatch.setattr(EqualityIndex, "read", classmethod(counted))
+    monkeypatch.setattr(deletefiles, "read_equality_deletes", counted)
     lake.open().scan(columns).to_arrow()
     together = list(read)
     read.clear()
@@ -202,6 +171,59 @@ def test_position_deletes_in_any_order(tmp_path: Path) -> None:
     pq.write_table(pa.table(content, schema=schema), path, row_group_size=2)
     found = read_position_deletes(PyArrowFileIO(), path.as_uri(), "PARQUET")
     assert {name: positions.tolist() for name, positions in found.items()} == {"x": [5, 9, 2**33], "y": [2]}
+
+
+def position_file(folder: Path, content: list[tuple[str, int]], *, rows_per_group: int = 1000, encoded: bool = True) -> str:
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), metadata={"PARQUET:field_id": "2147483546"}),
+            pa.field("pos", pa.int64(), metadata={"PARQUET:field_id": "2147483545"}),
+        ]
+    )
+    columns = [list(column) for column in zip(*content, strict=True)] or [[], []]
+    path = folder / "d.parquet"
+    pq.write_table(pa.table(columns, schema=schema), path, row_group_size=rows_per_group, use_dictionary=encoded)
+    return path.as_uri()
+
+
+@given(
+    content=st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9)), max_size=30),
+    wanted=st.none() | st.sets(st.sampled_from("abcxy")),
+    in_order=st.booleans(),
+    encoded=st.booleans(),
+)
+def test_only_wanted_positions(
+    tmp_path_factory: pytest.TempPathFactory,
+    content: list[tuple[str, int]],
+    wanted: set[str] | None,
+    in_order: bool,
+    encoded: bool,
+) -> None:
+    content = sorted(content) if in_order else content
+    path = position_file(tmp_path_factory.mktemp("d"), content, rows_per_group=7, encoded=encoded)
+    found = read_position_deletes(PyArrowFileIO(), path, "PARQUET", wanted)
+    expected = {
+        name: sorted({position for other, position in content if other == name})
+        for name in {name for name, _ in content}
+        if wanted is None or name in wanted
+    }
+    assert {name: positions.tolist() for name, positions in found.items()} == expected
+
+
+def test_positions_that_are_not_wanted_are_not_held(tmp_path: Path) -> None:
+    names = [f"s3://lake/data/{number:04}.parquet" for number in range(1000)]
+    path = position_file(tmp_path, [(name, position) for name in names for position in range(100)])
+    deletes = FileDeletes(
+        vector=None,
+        positions=pl.DataFrame({"file_path": path, "file_format": "PARQUET", "key_metadata_bytes": [None]}),
+        equality=pl.DataFrame(),
+    )
+    wanted = PositionDeletes(PyArrowFileIO(), 1 << 20, names[10:12])
+    assert wanted.of(names[11], deletes).tolist() == list(range(100))
+    assert wanted._held._held_bytes < 2000
+    with pytest.raises(ValueError, match="were not wanted"):
+        wanted.of(names[12], deletes)
+    assert PositionDeletes(PyArrowFileIO(), 1 << 20).of(names[12], deletes).tolist() == list(range(100))
 
 
 def test_empty_position_delete_file(tmp_path: Path) -> None:

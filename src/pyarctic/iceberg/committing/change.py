@@ -57,8 +57,9 @@ class Change:
     """A rewrite whose equality deletes to remove were asked about all data they hit at `start`: the rows they delete are
     named by the position deletes or vectors it adds, or there were none."""
     proof: Proof | None = None
-    row_map: pl.DataFrame | None = None
-    """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files."""
+    row_map: pl.DataFrame | pl.LazyFrame | None = None
+    """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files. A lazy one is for
+    maps of files, and larger than memory: only its counts are checked."""
     branch: str = "main"
     set_properties: Mapping[str, str] = field(default_factory=dict)
     remove_properties: tuple[str, ...] = ()
@@ -254,21 +255,27 @@ def _refuse_twice(what: str, names: Iterable[Any]) -> None:
         seen.add(name)
 
 
-def _check_row_map(row_map: pl.DataFrame, removed: pl.DataFrame, added: Sequence[NewFile]) -> None:
+def _check_row_map(row_map: pl.DataFrame | pl.LazyFrame, removed: pl.DataFrame, added: Sequence[NewFile]) -> None:
     """Every row of a new file comes from one row of a replaced file; a delete would be lost otherwise."""
-    if dict(row_map.schema) != dict(ROW_MAP_SCHEMA):
-        raise UsageError(f"row map has the columns {row_map.schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
-    if any(row_map.null_count().row(0)) or row_map.filter((pl.col("length") < 1) | (pl.col("position") < 0)).height:
+    schema = row_map.collect_schema()
+    if dict(schema) != dict(ROW_MAP_SCHEMA):
+        raise UsageError(f"row map has the columns {schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
+    runs = row_map.lazy()
+    is_bad = pl.any_horizontal(pl.all().is_null()) | (pl.col("length") < 1) | (pl.col("position") < 0)
+    if runs.filter(is_bad).head(1).collect().height:
         raise UsageError("row map has empty runs, negative positions or nulls")
-    sources = set(row_map["source"].unique()) - set(removed["file_path"])
+    pairs = runs.group_by("source", "target").agg(pl.col("length").sum()).collect(engine="streaming")
+    sources = set(pairs["source"].unique()) - set(removed["file_path"])
     if sources:
         raise UsageError(f"row map names a file that the change does not remove: {min(sources)}")
-    counted = dict(row_map.group_by("target").agg(pl.col("length").sum()).iter_rows())
+    counted = dict(pairs.group_by("target").agg(pl.col("length").sum()).iter_rows())
     expected = {file.path: file.record_count for file in added}
     for path in counted.keys() | expected.keys():
         if counted.get(path, 0) != expected.get(path):
             has = f"has {expected[path]}" if path in expected else "is not added"
             raise UsageError(f"row map leads {counted.get(path, 0)} rows to a file that {has}: {path}", file=path)
+    if isinstance(row_map, pl.LazyFrame):
+        return
     for file, start in (("source", "position"), ("target", "target_position")):
         ordered = row_map.sort(file, start)
         overlaps = (pl.col(start) + pl.col("length") > pl.col(start).shift(-1)) & (pl.col(file) == pl.col(file).shift(-1))

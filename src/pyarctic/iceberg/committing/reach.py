@@ -60,7 +60,7 @@ def _pairs(
         old, new = (side.unique(columns).select("file_path", *columns) for side in (old, new))
         pairs = old.join(new, on=PARTITION_KEY, suffix="_new") if stays else old.join(new, how="cross", suffix="_new")
     else:
-        moved = change.row_map.select(file_path="source", file_path_new="target").unique()
+        moved = change.row_map.lazy().select(file_path="source", file_path_new="target").unique().collect()
         new = new.rename({name: f"{name}_new" for name in new.columns})
         pairs = moved.join(old, on="file_path").join(new, on="file_path_new")
         pairs = pairs.unique([*_RANGES, *(f"{name}_new" for name in _RANGES)])

@@ -103,12 +103,12 @@ def _moved_deletes(change: Change, state: TableState, since: pl.DataFrame) -> De
     return translate(change.row_map, dead)
 
 
-def translate(row_map: pl.DataFrame, dead: Mapping[str, Positions]) -> Dead:
+def translate(row_map: pl.DataFrame | pl.LazyFrame, dead: Mapping[str, Positions]) -> Dead:
     """Positions in old files as positions in new files; rows that were left out are forgotten."""
     old = pl.concat(
         [pl.DataFrame({"source": pl.repeat(path, len(at), eager=True), "position": at}) for path, at in dead.items()]
     )
-    runs = row_map.filter(pl.col("source").is_in(list(dead))).rename({"position": "run"})
+    runs = row_map.lazy().filter(pl.col("source").is_in(list(dead))).rename({"position": "run"}).collect()
     placed = old.sort("position").join_asof(
         runs.sort("run"), left_on="position", right_on="run", by="source", strategy="backward", check_sortedness=False
     )

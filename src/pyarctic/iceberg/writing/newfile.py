@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,15 +59,16 @@ class NewFile:
 
 
 class FileNames:
-    """Names of one attempt's files. They carry a job id of their own, so that what a lost attempt left can be told apart."""
+    """Names of one attempt's files. They carry the job's id, and are numbered for each suffix: what a lost attempt left can
+    be told apart, and found without listing folders."""
 
-    def __init__(self, task: int = 0, attempt: int = 0) -> None:
-        self.job_id = uuid.uuid4()
+    def __init__(self, task: int = 0, attempt: int = 0, job_id: str | None = None) -> None:
+        self.job_id = job_id or str(uuid.uuid4())
         self._prefix = f"{task:05d}-{attempt}-{self.job_id}"
-        self._numbers = itertools.count(1)
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
     def next(self, suffix: str) -> str:
-        return f"{self._prefix}-{next(self._numbers):05d}{suffix}"
+        return f"{self._prefix}-{next(self._numbers[suffix]):05d}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class Target:
     spec_id: int
     partition: tuple[Any, ...]
     names: FileNames
+    own_folder: bool = True
+    """Whether files go into a folder of their partition; if not, their paths are known before the partition is."""
 
     def __post_init__(self) -> None:
         if self.spec_id not in self.metadata.specs():
@@ -101,7 +105,8 @@ class Target:
     def new_path(self, suffix: str) -> str:
         """A path that no other file has, where the table's properties want it."""
         provider = load_location_provider(self.metadata.location, self.metadata.properties)
-        return provider.new_data_location(self.names.next(suffix), _Known(self) if self.spec.fields else None)
+        key = _Known(self) if self.spec.fields and self.own_folder else None
+        return provider.new_data_location(self.names.next(suffix), key)
 
 
 class _Known(PartitionKey):

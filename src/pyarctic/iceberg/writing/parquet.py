@@ -21,9 +21,10 @@ from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifests import DATA
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.projection import arrow_type, is_encoded
 from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
 from pyarctic.iceberg.writing.properties import number, positive_property
+from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH, Rolling
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _FIRST_GUESS = 0.4
@@ -62,7 +63,14 @@ class ParquetSettings:
             target_bytes=positive_property(properties, "write.target-file-size-bytes", 512 << 20),
         )
 
-    def writer(self, stream: OutputStream, schema: pa.Schema, metadata: list[pq.FileMetaData]) -> pq.ParquetWriter:
+    def writer(
+        self,
+        stream: OutputStream | pa.NativeFile,
+        schema: pa.Schema,
+        metadata: list[pq.FileMetaData],
+        dictionaries: Sequence[str] | None = None,
+    ) -> pq.ParquetWriter:
+        """`dictionaries`: paths of the columns to encode so; None is all."""
         # Arrow's own schema is left out: it would make readers in Python see types that the table does not have.
         return pq.ParquetWriter(
             stream,
@@ -71,6 +79,8 @@ class ParquetSettings:
             compression_level=self.level,
             data_page_size=self.page_bytes,
             dictionary_pagesize_limit=self.dictionary_bytes,
+            use_dictionary=True if dictionaries is None else list(dictionaries),
+            store_decimal_as_integer=True,
             store_schema=False,
             metadata_collector=metadata,
         )
@@ -81,19 +91,31 @@ class DataFileWriter:
     `w.files`. Leaving the block by an exception removes what was written."""
 
     def __init__(
-        self, target: Target, *, extra_fields: Sequence[NestedField] = (), sort_order_id: int | None = None
+        self,
+        target: Target,
+        *,
+        extra_fields: Sequence[NestedField] = (),
+        sort_order_id: int | None = None,
+        rolling: Rolling | None = None,
+        dictionaries: Sequence[str] | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
-        """`extra_fields`: columns beside those of the table, such as v3 row lineage."""
+        """`extra_fields`: columns beside those of the table, such as v3 row lineage. `rolling`: when to begin the next file,
+        if not at the table's target size. `dictionaries`: paths of the columns that are worth a dictionary, if known.
+        `memory_bytes`: what rows that wait for their row group may take, if less than the table's size of row groups."""
         self.files: list[NewFile] = []
         self._target = target
         self._fields = (*target.schema.fields, *extra_fields)
         self._schema = file_schema(self._fields)
         self._settings = ParquetSettings.of(target.metadata.properties)
+        self._row_group_bytes = min(self._settings.row_group_bytes, memory_bytes or self._settings.row_group_bytes)
+        self._rolling = rolling or Rolling(target_bytes=self._settings.target_bytes)
         self._sort_order_id = sort_order_id
+        self._dictionaries = dictionaries
         self._floats = [index for index, field in enumerate(self._schema) if pa.types.is_floating(field.type)]
-        self._ratio = _FIRST_GUESS
+        self._ratio: float | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
+        self._waiting_rows = self._waiting_bytes = self._rows_done = 0
         self._open: _OpenDataFile | None = None
 
     def __enter__(self) -> Self:
@@ -106,17 +128,39 @@ class DataFileWriter:
             self.abort()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Columns are taken by name and must fit the table's types."""
+        """Add rows. Columns are taken by name and must fit the table's types; texts may come dictionary-encoded."""
         rows = self._fitted(batch)
+        at = 0
+        while at < rows.num_rows:
+            row_bytes, goal = self._outlook(rows)
+            # In steps of a part of a file at most, so that it is noticed when one is full.
+            step = max(int(goal / 8 / row_bytes), 1) if goal < float("inf") else rows.num_rows
+            part = rows.slice(at, step)
+            at += part.num_rows
+            self._take(part, goal, row_bytes)
+
+    def _outlook(self, rows: pa.RecordBatch) -> tuple[float, float]:
+        """What a row is expected to weigh in the file, and at how many bytes the file is full."""
+        memory = rows.nbytes / rows.num_rows
+        if self._ratio is None:
+            guess = self._rolling
+            known = guess.expected_bytes / guess.expected_rows if guess.expected_bytes and guess.expected_rows else None
+            self._ratio = known / memory if known and memory else _FIRST_GUESS
+        row_bytes = max(memory * self._ratio, 0.001)
+        return row_bytes, self._rolling.goal(self._file_bytes(), self._rows_done, row_bytes)
+
+    def _file_bytes(self) -> int:
+        return self._open.stream.tell() if self._open else 0
+
+    def _take(self, rows: pa.RecordBatch, goal: float, row_bytes: float) -> None:
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
-        settings = self._settings
-        written = self._open.stream.tell() if self._open else 0
-        full_file = written + self._waiting_bytes * self._ratio >= settings.target_bytes
-        if full_file or self._waiting_bytes >= settings.row_group_bytes or self._waiting_rows >= settings.row_group_rows:
+        full_file = self._file_bytes() + self._waiting_rows * row_bytes >= goal
+        full_group = self._waiting_bytes >= self._row_group_bytes or self._waiting_rows >= self._settings.row_group_rows
+        if full_file or full_group:
             self._flush()
-        if self._open and self._open.stream.tell() >= settings.target_bytes:
+        if self._open and self._file_bytes() >= goal * (NEAR_ENOUGH if full_file else 1):
             self._finish()
 
     def close(self) -> list[NewFile]:
@@ -139,13 +183,15 @@ class DataFileWriter:
         if not self._waiting_rows:
             return
         if self._open is None:
-            self._open = _OpenDataFile(self._target, self._settings, self._schema, len(self._floats))
-        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+            schema = _with_dictionaries(self._schema, self._waiting)
+            self._open = _OpenDataFile(self._target, self._settings, schema, len(self._floats), self._dictionaries)
+        table = _joined(self._waiting, self._open.schema)
         before = self._open.stream.tell()
         self._open.writer.write_table(table, row_group_size=table.num_rows)
         self._ratio = (self._open.stream.tell() - before) / max(self._waiting_bytes, 1)
         for place, index in enumerate(self._floats):
             self._open.nans[place] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
+        self._rows_done += self._waiting_rows
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _finish(self) -> None:
@@ -154,20 +200,8 @@ class DataFileWriter:
         done, self._open = self._open, None
         nans = {self._fields[index].field_id: count for index, count in zip(self._floats, done.nans, strict=True)}
         metadata = done.close()
-        metrics, offsets = parquet_metrics(metadata, self._fields, self._target.metadata.properties, nans)
         self.files.append(
-            NewFile(
-                content=DATA,
-                path=done.path,
-                file_format="PARQUET",
-                spec_id=self._target.spec_id,
-                partition=self._target.partition,
-                record_count=metadata.num_rows,
-                file_size_bytes=done.size,
-                metrics=metrics,
-                split_offsets=offsets,
-                sort_order_id=self._sort_order_id,
-            )
+            described_data_file(self._target, done.path, done.size, metadata, self._fields, nans, self._sort_order_id)
         )
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -180,25 +214,81 @@ class DataFileWriter:
             )
         try:
             arrays = [_storable(batch.column(field.name), field) for field in self._schema]
-            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            fields = [field.with_type(array.type) for field, array in zip(self._schema, arrays, strict=True)]
+            return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         except (pa.ArrowException, ValueError) as cause:
             raise UsageError(f"values do not fit the table's types: {cause}", hint=f"They are:\n{self._schema}") from cause
 
 
 class _OpenDataFile:
-    def __init__(self, target: Target, settings: ParquetSettings, schema: pa.Schema, floats: int) -> None:
+    def __init__(
+        self, target: Target, settings: ParquetSettings, schema: pa.Schema, floats: int, dictionaries: Sequence[str] | None
+    ) -> None:
         self.path = target.new_path(".parquet")
         self.stream = target.io.new_output(self.path).create()
+        self.schema = schema
         self.nans = [0] * floats
         self.size = 0
         self._collected: list[pq.FileMetaData] = []
-        self.writer = settings.writer(self.stream, schema, self._collected)
+        self.writer = settings.writer(self.stream, schema, self._collected, dictionaries)
 
     def close(self) -> pq.FileMetaData:
         self.writer.close()
         self.size = self.stream.tell()
         self.stream.close()
         return self._collected[0]
+
+
+def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    """The schema of one file: columns are dictionary-encoded in memory if all of its first rows are."""
+    return pa.schema(
+        [
+            field.with_type(batches[0].column(index).type)
+            if all(is_encoded(batch.column(index).type, field.type) for batch in batches)
+            else field
+            for index, field in enumerate(schema)
+        ]
+    )
+
+
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """One table for one row group, in the types that the file was begun with."""
+    columns = [
+        pa.chunked_array([_recoded(batch.column(index), field.type) for batch in batches], field.type)
+        for index, field in enumerate(schema)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema).unify_dictionaries()
+
+
+def _recoded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if array.type.equals(wanted):
+        return array
+    return array.dictionary_encode() if pa.types.is_dictionary(wanted) else array.cast(wanted)
+
+
+def described_data_file(
+    target: Target,
+    path: str,
+    size: int,
+    metadata: pq.FileMetaData,
+    fields: Sequence[NestedField],
+    nans: Mapping[int, int],
+    sort_order_id: int | None = None,
+) -> NewFile:
+    """A finished Parquet file as a manifest will tell of it."""
+    metrics, offsets = parquet_metrics(metadata, fields, target.metadata.properties, nans)
+    return NewFile(
+        content=DATA,
+        path=path,
+        file_format="PARQUET",
+        spec_id=target.spec_id,
+        partition=target.partition,
+        record_count=metadata.num_rows,
+        file_size_bytes=size,
+        metrics=metrics,
+        split_offsets=offsets,
+        sort_order_id=sort_order_id,
+    )
 
 
 def parquet_metrics(
@@ -248,7 +338,7 @@ def _storable(array: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and array.null_count:
         msg = f"column {field.name!r} is required and has nulls"
         raise ValueError(msg)
-    if array.type.equals(field.type):
+    if array.type.equals(field.type) or is_encoded(array.type, field.type):
         return array
     if isinstance(field.type, pa.ExtensionType):
         return pa.ExtensionArray.from_storage(field.type, array.cast(field.type.storage_type))

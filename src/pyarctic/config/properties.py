@@ -1,0 +1,261 @@
+"""Table properties that steer PyArctic: one registry of names, types, defaults and what they mean.
+
+Names are those of today's ecosystem (`self-optimizing.*`); the names of the original documents (`compact.major.*`) are
+aliases. A property that is set under both names counts by its first name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from pyarctic.errors import UsageError
+from pyarctic.units import parse_bytes, parse_duration
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableProperty(Generic[T_co]):
+    """One property: how to find it among a table's properties, and how to understand it."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    default: T_co
+    default_text: str
+    allowed: str
+    """What values may be, in words; it follows "allowed is"."""
+    parse: Callable[[str], T_co]
+    doc: str
+
+    def of(self, properties: Mapping[str, str]) -> T_co:
+        """The value for a table with these properties."""
+        for name in (self.name, *self.aliases):
+            if name in properties:
+                return self._parsed(name, properties[name])
+        return self.default
+
+    def _parsed(self, name: str, text: str) -> T_co:
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise UsageError(
+                f"table property {name} = {text!r} is not valid",
+                hint=f"Allowed is {self.allowed}. Without it: {self.default_text}.",
+                key=name,
+                value=text,
+            ) from None
+
+
+def _size(text: str) -> int:
+    return _above(0, parse_bytes(text))
+
+
+def _count(text: str) -> int:
+    return _above(0, int(text))
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError
+    return value
+
+
+def _optional_duration(text: str) -> timedelta | None:
+    return None if text.strip() == "-1" else parse_duration(text)
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError
+    return word == "true"
+
+
+def _above(least: int, value: int) -> int:
+    if value <= least:
+        raise ValueError
+    return value
+
+
+_SIZE = "a size such as 128MB, or a number of bytes"
+_COUNT = "a whole number above 0"
+_RATIO = "a number above 0, at most 1"
+_DURATION = "a duration such as 30min, or a number of milliseconds"
+
+TARGET_SIZE = TableProperty[int | None](
+    name="self-optimizing.target-size",
+    default=None,
+    default_text="write.target-file-size-bytes, else 128 MiB",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Size of the files that optimizing aims at.",
+)
+MIN_TARGET_RATIO = TableProperty[float](
+    name="self-optimizing.min-target-size-ratio",
+    default=0.75,
+    default_text="0.75",
+    allowed=_RATIO,
+    parse=_ratio,
+    doc="A file of at least this share of the target size counts as large enough; a smaller one is undersized.",
+)
+FRAGMENT_RATIO = TableProperty[int](
+    name="self-optimizing.fragment-ratio",
+    default=8,
+    default_text="8",
+    allowed=_COUNT,
+    parse=_count,
+    doc="A file smaller than the target size divided by this is a fragment.",
+)
+FRAGMENT_SIZE = TableProperty[int | None](
+    name="self-optimizing.fragment-size",
+    aliases=("compact.major.small.file.size.bytes",),
+    default=None,
+    default_text="target size / fragment ratio",
+    allowed=_SIZE,
+    parse=_size,
+    doc="A file smaller than this is a fragment.",
+)
+MINOR_FILE_COUNT = TableProperty[int](
+    name="self-optimizing.minor.trigger.file-count",
+    aliases=("compact.major.file.cnt",),
+    default=12,
+    default_text="12",
+    allowed=_COUNT,
+    parse=_count,
+    doc="So many small files (fragments and equality delete files) in a partition call for minor optimizing.",
+)
+MINOR_INTERVAL = TableProperty[timedelta | None](
+    name="self-optimizing.minor.trigger.interval",
+    aliases=("compact.major.interval.max",),
+    default=timedelta(hours=1),
+    default_text="1 h",
+    allowed=_DURATION + ", or -1 for never",
+    parse=_optional_duration,
+    doc="After so long minor optimizing happens, however few small files or equality deletes wait.",
+)
+MINOR_DELETE_SIZE = TableProperty[int](
+    name="self-optimizing.minor.trigger.delete-size",
+    aliases=("compact.major.delete.file.size.bytes",),
+    default=32 << 20,
+    default_text="32 MiB",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Equality deletes of this size in a partition are turned into positions by minor optimizing.",
+)
+MAJOR_DELETE_RATIO = TableProperty[float](
+    name="self-optimizing.major.trigger.duplicate-ratio",
+    aliases=("compact.major.delete.file.ratio",),
+    default=0.1,
+    default_text="0.1",
+    allowed=_RATIO,
+    parse=_ratio,
+    doc="This share of deleted rows calls for major optimizing, and a file that has it is rewritten.",
+)
+MAJOR_DELETE_LOWEST = TableProperty[int](
+    name="self-optimizing.major.trigger.delete-size-lowest",
+    aliases=("compact.major.delete.file.size.bytes.lowest",),
+    default=64 << 10,
+    default_text="64 KiB",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Below this size of delete files their ratio does not count.",
+)
+FULL_POSITION_DELETE_SIZE = TableProperty[int](
+    name="self-optimizing.full.trigger.position-delete-size",
+    default=16 << 20,
+    default_text="16 MiB",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Position deletes (files or vectors) of this size in a partition call for full optimizing.",
+)
+FULL_INTERVAL = TableProperty[timedelta | None](
+    name="self-optimizing.full.trigger.interval",
+    default=None,
+    default_text="never",
+    allowed=_DURATION + ", or -1 for never",
+    parse=_optional_duration,
+    doc="After so long since the last full optimizing of a partition it is due again.",
+)
+MAX_FILE_COUNT = TableProperty[int](
+    name="self-optimizing.max-file-count",
+    default=10_000,
+    default_text="10,000",
+    allowed=_COUNT,
+    parse=_count,
+    doc="Data files that one plan takes at most; the rest waits for the next.",
+)
+MAX_PLAN_SIZE = TableProperty[int](
+    name="self-optimizing.max-plan-size",
+    default=64 << 30,
+    default_text="64 GiB",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Data that one plan rewrites at most.",
+)
+MAX_TASK_SIZE = TableProperty[int | None](
+    name="self-optimizing.max-task-size-bytes",
+    default=None,
+    default_text="four times the target size",
+    allowed=_SIZE,
+    parse=_size,
+    doc="Data that one task rewrites; a partition with more of it is divided into several tasks.",
+)
+SORT_ON_REWRITE = TableProperty[bool](
+    name="self-optimizing.sort-on-rewrite",
+    default=True,
+    default_text="true",
+    allowed="true or false",
+    parse=_flag,
+    doc="Major and full optimizing sort the rows of a task by the table's sort order, if it has one.",
+)
+WRITERS_FIRST = TableProperty[bool](
+    name="self-optimizing.writers-first",
+    default=True,
+    default_text="true",
+    allowed="true or false",
+    parse=_flag,
+    doc="Keep away from data files of partitions in which others delete, update or merge at the moment.",
+)
+WRITERS_QUIET_TIME = TableProperty[timedelta](
+    name="self-optimizing.writers-first.quiet-time",
+    default=timedelta(seconds=30),
+    default_text="30 s",
+    allowed=_DURATION,
+    parse=parse_duration,
+    doc="A partition is left alone for so long after somebody else deleted, updated or merged rows in it.",
+)
+
+TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
+    TARGET_SIZE,
+    MIN_TARGET_RATIO,
+    FRAGMENT_RATIO,
+    FRAGMENT_SIZE,
+    MINOR_FILE_COUNT,
+    MINOR_INTERVAL,
+    MINOR_DELETE_SIZE,
+    MAJOR_DELETE_RATIO,
+    MAJOR_DELETE_LOWEST,
+    FULL_POSITION_DELETE_SIZE,
+    FULL_INTERVAL,
+    MAX_FILE_COUNT,
+    MAX_PLAN_SIZE,
+    MAX_TASK_SIZE,
+    SORT_ON_REWRITE,
+    WRITERS_FIRST,
+    WRITERS_QUIET_TIME,
+)
+"""All of them, in the order of the documentation."""
+
+_PREFIXES = ("self-optimizing.", "compact.major.", "optimize.")
+
+
+def unknown_properties(properties: Mapping[str, str]) -> dict[str, str | None]:
+    """Properties that look like ours and are not: name → the nearest one there is. A misspelt name does nothing,
+    silently."""
+    known = [name for entry in TABLE_PROPERTIES for name in (entry.name, *entry.aliases)]
+    strange = [name for name in properties if name.startswith(_PREFIXES) and name not in known]
+    return {name: next(iter(get_close_matches(name, known, n=1)), None) for name in strange}

@@ -1,0 +1,181 @@
+"""Keys that equality deletes name, arranged so that millions of rows can be asked about them.
+
+Every key becomes a 64-bit code. A single column of integers, dates, times, short decimals or the bits of floats is its own
+code. Other keys are hashed, and hashes only choose candidates: a row dies by comparison of its key columns. Codes lie
+sorted, each with the newest delete of its key; before they are searched, a table of bits turns most rows away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Codes = npt.NDArray[np.int64]
+Ranks = npt.NDArray[np.unsignedinteger[Any]]
+Places = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+_DIGITS_OF_64_BITS = 18
+_LEAST_BITS_PER_KEY = 8
+_BLOCK = 1 << 18
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio: the upper bits of its multiples spread any run of numbers evenly."""
+
+
+class EqualityIndex:
+    """Deleted keys of some equality delete files with equal key columns."""
+
+    def __init__(self, parts: Iterable[tuple[pl.DataFrame, int]]) -> None:
+        """`parts`: rows of key columns, with the sequence number of the deletes that name them."""
+        codes: list[Codes] = []
+        frames: list[pl.DataFrame] = []
+        sequences: list[int] = []
+        null_sequences: list[int] = []
+        for rows, sequence in parts:
+            if not is_its_own_code(rows.schema):
+                frames.append(rows)
+            elif rows.to_series().null_count():
+                null_sequences.append(sequence)
+                rows = rows.drop_nulls()
+            codes.append(_codes(rows))
+            sequences.append(sequence)
+        # A key knows the rank of its newest delete among these: a byte or two instead of eight.
+        self._sequences = np.unique(np.array(sequences, np.int64))
+        self._null_rank = self._rank_after(max(null_sequences)) - 1 if null_sequences else -1
+        ranks = np.array([self._rank_after(sequence) - 1 for sequence in sequences], np.min_scalar_type(len(sequences)))
+        key_ranks = np.repeat(ranks, [len(part) for part in codes])
+        together = np.concatenate(codes) if codes else np.empty(0, np.int64)
+        codes.clear()
+        self._ambiguous = False
+        self._rows: pl.DataFrame | None = None
+        self._codes, self._ranks = self._arranged(together, key_ranks, pl.concat(frames) if frames else None)
+        self._table = BitTable(self._codes)
+
+    def _arranged(self, codes: Codes, ranks: Ranks, rows: pl.DataFrame | None) -> tuple[Codes, Ranks]:
+        """Sort, and leave of every key its newest delete."""
+        order = np.argsort(codes)
+        codes, ranks = codes[order], ranks[order]
+        first = np.ones(len(codes), dtype=bool)
+        np.not_equal(codes[1:], codes[:-1], out=first[1:])
+        if rows is not None:
+            if not _repeats_are_equal(rows, order, first):
+                self._ambiguous = True
+                rows = rows[order].with_columns(pl.Series("rank", ranks)).group_by(rows.columns).agg(pl.col("rank").max())
+                rows = rows.with_columns(pl.Series("code", _codes(rows.drop("rank")))).sort("code")
+                self._rows = rows.drop("rank", "code")
+                return rows["code"].to_numpy(), rows["rank"].to_numpy()
+            self._rows = rows[order[first]]
+        if not first.all():
+            codes, ranks = codes[first], np.maximum.reduceat(ranks, np.flatnonzero(first))
+        return codes, ranks
+
+    @property
+    def nbytes(self) -> int:
+        # Arrow counts what strings hold in truth, Polars only their letters.
+        rows = 0 if self._rows is None else int(self._rows.to_arrow(compat_level=pl.CompatLevel.newest()).nbytes)
+        return self._codes.nbytes + self._ranks.nbytes + self._table.nbytes + rows
+
+    def dead(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
+        """True for rows whose key was deleted after `data_sequence`."""
+        dead = np.zeros(rows.height, dtype=bool)
+        least_rank = self._rank_after(data_sequence)
+        if least_rank == len(self._sequences):
+            return dead
+        if self._rows is None and rows.to_series().null_count():
+            null = rows.to_series().is_null().to_numpy()
+            dead[null] = self._null_rank >= least_rank
+            dead[np.flatnonzero(~null)[self._hits(rows.drop_nulls(), least_rank)]] = True
+        else:
+            dead[self._hits(rows, least_rank)] = True
+        return dead
+
+    def _rank_after(self, sequence: int) -> int:
+        return int(np.searchsorted(self._sequences, sequence, side="right"))
+
+    def _hits(self, rows: pl.DataFrame, least_rank: int) -> Places:
+        """Which rows have a key that a delete of this rank or a later one names."""
+        asked, places = self._found(_codes(rows))
+        if self._rows is None:
+            return asked[self._ranks[places] >= least_rank]
+        if self._ambiguous:
+            # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
+            deleted = self._rows.filter(self._ranks >= least_rank)
+            candidates = rows[asked].with_row_index("row")
+            hit: Places = candidates.join(deleted, on=rows.columns, how="semi", nulls_equal=True)["row"].to_numpy()
+            return asked[hit]
+        newer = self._ranks[places] >= least_rank
+        asked, places = asked[newer], places[newer]
+        return asked[_equal(rows[asked], self._rows[places])]
+
+    def _found(self, codes: Codes) -> tuple[Places, Places]:
+        """Which codes are in the index, and where."""
+        if not len(codes) or not len(self._codes) or codes.max() < self._codes[0] or codes.min() > self._codes[-1]:
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        asked = self._table.may_hold(codes)
+        # A search for ascending codes stays near where the last one ended; one for codes in any order misses the caches.
+        asked = asked[np.argsort(codes[asked])]
+        places = np.searchsorted(self._codes, codes[asked])
+        places[places == len(self._codes)] = 0
+        same = self._codes[places] == codes[asked]
+        return asked[same], places[same]
+
+
+class BitTable:
+    """Says of most codes that are not in a set that they are not. One bit of a table stands for many codes."""
+
+    def __init__(self, codes: Codes) -> None:
+        size = max(int(len(codes) * _LEAST_BITS_PER_KEY - 1).bit_length(), 3)
+        self._shift = np.uint64(64 - size)
+        marked = np.zeros(1 << size, dtype=bool)
+        for start in range(0, len(codes), _BLOCK):
+            marked[self._slots(codes[start : start + _BLOCK]).view(np.int64)] = True
+        self._bits = np.packbits(marked, bitorder="little")
+        self.nbytes = self._bits.nbytes
+
+    def may_hold(self, codes: Codes) -> Places:
+        """The places of the codes that may be in the set."""
+        slots = self._slots(codes)
+        octets = self._bits[(slots >> np.uint64(3)).view(np.int64)]
+        return np.flatnonzero((octets >> (slots & np.uint64(7)).astype(np.uint8)) & np.uint8(1))
+
+    def _slots(self, codes: Codes) -> npt.NDArray[np.uint64]:
+        slots: npt.NDArray[np.uint64] = (codes.view(np.uint64) * _SPREAD) >> self._shift
+        return slots
+
+
+def is_its_own_code(schema: pl.Schema) -> bool:
+    """Whether keys of these columns need no hash, because a value fits into 64 bits."""
+    if len(schema) != 1:
+        return False
+    (type_,) = schema.dtypes()
+    if isinstance(type_, pl.Decimal):
+        return type_.precision <= _DIGITS_OF_64_BITS
+    return type_.is_integer() or type_.is_temporal() or type_ == pl.Boolean
+
+
+def _codes(rows: pl.DataFrame) -> Codes:
+    if is_its_own_code(rows.schema):
+        return rows.to_series().to_physical().cast(pl.Int64).to_numpy()
+    return hash_rows(rows).to_numpy().view(np.int64)
+
+
+def hash_rows(rows: pl.DataFrame) -> pl.Series:
+    """Row hashes; equal rows have equal hashes, nulls included."""
+    return rows.hash_rows(seed=7)
+
+
+def _equal(some: pl.DataFrame, others: pl.DataFrame) -> Mask:
+    """Which rows have the same values; null equals null."""
+    same = some.select(pl.all_horizontal(pl.col(name).eq_missing(others[name]) for name in some.columns))
+    return same.to_series().to_numpy()
+
+
+def _repeats_are_equal(rows: pl.DataFrame, order: Places, first: Mask) -> bool:
+    """Whether all rows of one hash have one key. `order`: rows by hash; `first`: where in it a hash comes first."""
+    repeats = np.flatnonzero(~first)
+    firsts = np.flatnonzero(first)[np.cumsum(first)[repeats] - 1]
+    return bool(_equal(rows[order[repeats]], rows[order[firsts]]).all())

@@ -1,0 +1,244 @@
+"""Finished tasks into the table: any of them together, so that none waits for another or is lost because of it."""
+
+from __future__ import annotations
+
+import io as memory
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import polars as pl
+
+from pyarctic.errors import ArcticError, OutcomeUnknown
+from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
+from pyarctic.iceberg.committing import Change, Committed, Conflict, Proof, Rejected, Unknown
+from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.filelist import FILE_IDENTITY
+from pyarctic.iceberg.manifests import EQUALITY_DELETES
+from pyarctic.iceberg.storage import read_bytes, remove_quietly
+from pyarctic.optimizing.history import KIND, PROCESS, recent_statements
+from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.tasks import Task, TaskResult
+from pyarctic.tables import Table
+
+_PATIENCE = 5
+"""Times that a change is offered again when others came first, or when the catalog did not answer."""
+_RUNS_IN_MEMORY = 1_000_000
+_GAP_LOOK_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 10.0
+_JUST_NOW_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A task and what it made."""
+
+    task: Task
+    result: TaskResult
+
+
+@dataclass(kw_only=True)
+class Ledger:
+    """What a run has committed so far."""
+
+    commits: list[Committed] = field(default_factory=list)
+    committed: list[Done] = field(default_factory=list)
+    dropped: list[tuple[Done, str]] = field(default_factory=list)
+    removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
+
+
+class Committer:
+    """Commits the tasks of one plan. Rejected together, they are tried one by one: only those whose files others have
+    replaced are lost."""
+
+    def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
+        self.ledger = Ledger()
+        self._table = table
+        self._plan = plan
+        self._process_id = process_id
+        self._say = say
+        self._started = datetime.now(UTC)
+
+    def commit(self, done: Sequence[Done]) -> None:
+        """Merged files. Deletes that hit nothing any more leave with the files they were for."""
+        if not done:
+            return
+        self._between_statements(done)
+        change = self._merged(done)
+        outcome = self._offered(change)
+        if isinstance(outcome, Committed):
+            self._settle(done, outcome, change)
+        elif len(done) > 1:
+            for one in done:
+                self.commit([one])
+        else:
+            self._drop(done[0], outcome.reason)
+
+    def commit_converted(self, done: Sequence[Done]) -> None:
+        """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
+        hit was asked or rewritten."""
+        change = self._converted(done)
+        if change is None:
+            for one in done:
+                self._drop(one, "the equality deletes are still needed by files that could not be rewritten")
+            return
+        self._between_statements(done)
+        outcome = self._offered(change)
+        if isinstance(outcome, Committed):
+            self._settle(done, outcome, change)
+            return
+        for one in done:
+            self._drop(one, outcome.reason)
+
+    def commit_idle(self) -> None:
+        """Deletes that hit nothing, if no other commit has taken them along."""
+        idle = self._idle([])
+        if idle.height:
+            change = self._change([], remove=idle)
+            outcome = self._offered(change)
+            if isinstance(outcome, Committed):
+                self._settle([], outcome, change)
+
+    def _merged(self, done: Sequence[Done]) -> Change:
+        idle = self._idle(done)
+        data = pl.concat([one.task.data.select("file_path") for one in done])
+        replaced = self._plan.evaluation.files.join(data, on="file_path", how="semi")
+        results = [one.result for one in done]
+        proof = Proof(
+            rows_in=sum(result.rows_in for result in results),
+            rows_deleted=sum(result.rows_deleted for result in results),
+            rows_out=sum(result.rows_out for result in results),
+            hash_in=_joined([result.hash_in for result in results]),
+            hash_out=_joined([result.hash_out for result in results]),
+        )
+        return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=proof)
+
+    def _converted(self, done: Sequence[Done]) -> Change | None:
+        add = [file for one in done for file in one.result.add]
+        with_vectors = {file.referenced_data_file for file in add if file.is_vector}
+        matches = self._plan.observation.matches
+        superseded = matches.vectors.filter(pl.col("referenced_data_file").is_in(list(with_vectors)))
+        remove = pl.concat([superseded.select(FILE_SCHEMA.names()), self._idle(done)])
+        # Positions beside equality deletes that other files still need would have to be found again the next time.
+        if remove.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
+            return None
+        return self._change(done, remove=remove, converts=True)
+
+    def _change(
+        self, done: Sequence[Done], *, remove: pl.DataFrame, proof: Proof | None = None, converts: bool = False
+    ) -> Change:
+        return Change(
+            start=self._plan.observation.snapshot_id,
+            add=tuple(file for one in done for file in one.result.add),
+            remove=remove,
+            rewrites=True,
+            converts=converts,
+            proof=proof,
+            row_map=None if converts or not done else self._row_map(done),
+            snapshot_properties=self._marks(done),
+        )
+
+    def _marks(self, done: Sequence[Done]) -> dict[str, str]:
+        kinds = sorted({one.task.kind for one in done}) or ["minor"]
+        return {PROCESS: self._process_id, KIND: ",".join(kinds)}
+
+    def _idle(self, done: Sequence[Done]) -> pl.DataFrame:
+        """Deletes of the planned snapshot that hit nothing once these tasks are in the table."""
+        matches = self._plan.observation.matches
+        settled = [
+            one.task.data.select("file_path") for one in [*self.ledger.committed, *done] if one.task.action == "merge"
+        ]
+        asked = [
+            one.task.data.select("file_path") for one in [*self.ledger.committed, *done] if one.task.action == "convert"
+        ]
+        deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_SCHEMA.names())
+        deletes = deletes.join(self.ledger.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+        data = matches.data.select(FILE_SCHEMA.names())
+        staying = data.join(pl.concat(settled), on="file_path", how="anti") if settled else data
+        decoder = PartitionDecoder(self._plan.observation.metadata)
+        unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused()
+        if not asked:
+            return unused.select(FILE_SCHEMA.names())
+        # Of files that were asked about their keys, equality deletes have nothing more to say.
+        unasked = staying.join(pl.concat(asked), on="file_path", how="anti")
+        equality = deletes.filter(pl.col("content") == EQUALITY_DELETES)
+        answered = match_deletes(pl.concat([unasked, equality]), decoder.unpartitioned_specs()).unused()
+        both = pl.concat([unused.select(FILE_SCHEMA.names()), answered.select(FILE_SCHEMA.names())])
+        return both.unique(FILE_IDENTITY, maintain_order=True)
+
+    def _row_map(self, done: Sequence[Done]) -> pl.DataFrame | pl.LazyFrame | None:
+        maps = [self._read_map(one.result.row_map) for one in done if one.result.row_map is not None]
+        if not maps:
+            return None
+        runs = pl.concat(maps)
+        small = runs.select(pl.len()).collect().item() <= _RUNS_IN_MEMORY
+        return runs.collect() if small else runs
+
+    def _read_map(self, path: str) -> pl.LazyFrame:
+        local = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
+        source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
+        return pl.scan_parquet(source)
+
+    def _offered(self, change: Change) -> Committed | Conflict | Rejected:
+        """Commit until there is an answer that does not depend on luck."""
+        for again in range(_PATIENCE):
+            outcome = self._table.try_commit(change)
+            if not isinstance(outcome, Conflict | Unknown):
+                return outcome
+            time.sleep(min(0.2 * 2**again, 5))
+        if isinstance(outcome, Unknown):
+            raise OutcomeUnknown(
+                f"the catalog did not answer the commit of snapshot {outcome.snapshot_id}: {outcome.reason}",
+                hint="The run was stopped, and nothing was removed. Run it again when the catalog answers.",
+                snapshot_id=outcome.snapshot_id,
+            )
+        return outcome
+
+    def _settle(self, done: Sequence[Done], outcome: Committed, change: Change) -> None:
+        ledger, io = self.ledger, self._table.view.io
+        ledger.removed_deletes = pl.concat([ledger.removed_deletes, change.removed_deletes])
+        ledger.commits.append(outcome)
+        ledger.committed += done
+        remove_quietly(io, [*outcome.unused_files, *(one.result.row_map for one in done if one.result.row_map)])
+        self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
+
+    def _drop(self, done: Done, reason: str) -> None:
+        self.ledger.dropped.append((done, reason))
+        remove_quietly(self._table.view.io, done.result.paths)
+        self._say(f"task {done.task.id} was dropped: {reason}")
+
+    def _between_statements(self, done: Sequence[Done]) -> None:
+        """If others change rows in these partitions at the moment, commit right after one of them did: the next statement of
+        theirs has most likely not begun."""
+        settings = self._plan.observation.settings
+        if not settings.writers_first:
+            return
+        ours = pl.concat([one.task.data.select(PARTITION_KEY) for one in done]).unique()
+        planned_busy = self._plan.evaluation.partitions.filter("is_busy").join(ours, on=PARTITION_KEY, how="semi").height
+        deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+        seen = self._last_statement(ours)
+        if seen is None and not planned_busy:
+            return
+        while time.monotonic() < deadline:
+            latest = self._last_statement(ours)
+            if latest is not None and (datetime.now(UTC) - latest).total_seconds() < _JUST_NOW_SECONDS:
+                return
+            time.sleep(_GAP_LOOK_SECONDS)
+
+    def _last_statement(self, partitions: pl.DataFrame) -> datetime | None:
+        """When somebody else last changed rows in these partitions since the run began."""
+        try:
+            self._table.refresh()
+        except ArcticError:  # the commit will tell what is wrong
+            return None
+        view = self._table.view
+        reader = self._table.reader()
+        statements = recent_statements(view.metadata, reader, self._started)
+        touched = statements.join(partitions, on=PARTITION_KEY, how="semi")
+        latest = touched["committed_at"].max()
+        return latest if isinstance(latest, datetime) else None
+
+
+def _joined(hashes: Sequence[str | None]) -> str | None:
+    return " ".join(map(str, hashes)) if all(hashes) else None

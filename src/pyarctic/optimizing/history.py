@@ -1,0 +1,108 @@
+"""What a table's snapshots tell: when files came, which were made by optimizing, and who changes rows where and how often.
+
+A statement of another engine that deletes, updates or merges rows fails if a data file it read is replaced before it
+commits, and it is not repeated by itself. So partitions in which such statements run are left alone until they have ended.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from pyarctic.iceberg.manifests import ManifestReader
+
+PROCESS = "arctic.process-id"
+"""In the summary of every snapshot that optimizing makes."""
+KIND = "arctic.kind"
+
+_MOST_STATEMENTS = 24
+"""So many statements back is looked."""
+_CADENCE_EVENTS = 3
+"""So many statements make a rhythm."""
+_TOLERANCE = 3
+"""After so many missed beats a writer is taken to have stopped."""
+
+MOMENT = pl.Datetime("ms", "UTC")
+SNAPSHOT_TIMES = pl.Schema(
+    [("snapshot_id", pl.Int64()), ("committed_at", MOMENT), ("optimized", pl.Boolean()), ("full", pl.Boolean())]
+)
+STATEMENTS = pl.Schema(
+    [("snapshot_id", pl.Int64()), ("committed_at", MOMENT), ("spec_id", pl.Int32()), ("partition", pl.String())]
+)
+ACTIVITY = pl.Schema(
+    [
+        ("spec_id", pl.Int32()),
+        ("partition", pl.String()),
+        ("statements", pl.UInt32()),
+        ("last_statement_at", MOMENT),
+        ("cadence_seconds", pl.Float64()),
+        ("busy_until", MOMENT),
+    ]
+)
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and PROCESS in snapshot.summary.additional_properties
+
+
+def is_statement(snapshot: Snapshot) -> bool:
+    """Whether somebody else changed rows: deleted, updated, merged or overwrote."""
+    changes = snapshot.summary is not None and snapshot.summary.operation in (Operation.OVERWRITE, Operation.DELETE)
+    return changes and not is_ours(snapshot)
+
+
+def snapshot_times(metadata: TableMetadata) -> pl.DataFrame:
+    """When each snapshot came, and which were made by optimizing."""
+    rows = [
+        (s.snapshot_id, s.timestamp_ms, is_ours(s), is_ours(s) and "full" in str(s.summary.additional_properties.get(KIND)))
+        for s in metadata.snapshots
+        if s.summary is not None
+    ]
+    names = SNAPSHOT_TIMES.names()
+    return pl.DataFrame(rows, names, orient="row").cast(SNAPSHOT_TIMES) if rows else pl.DataFrame(schema=SNAPSHOT_TIMES)
+
+
+def recent_statements(metadata: TableMetadata, reader: ManifestReader, since: datetime) -> pl.DataFrame:
+    """Which partitions the latest statements of others touched. Reads only what those statements wrote."""
+    found: list[pl.DataFrame] = []
+    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+        if snapshot.timestamp_ms < since.timestamp() * 1000 or len(found) >= _MOST_STATEMENTS:
+            break
+        if is_statement(snapshot):
+            own = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
+            files = reader.files_of(own).filter(pl.col("snapshot_id") == snapshot.snapshot_id)
+            when = pl.lit(snapshot.timestamp_ms).cast(STATEMENTS["committed_at"]).alias("committed_at")
+            found.append(files.select("snapshot_id", "spec_id", "partition").unique().with_columns(when))
+    return pl.concat(found).select(STATEMENTS.names()).cast(STATEMENTS) if found else pl.DataFrame(schema=STATEMENTS)
+
+
+def writers_activity(statements: pl.DataFrame, quiet_time: timedelta, now: datetime) -> pl.DataFrame:
+    """For every partition with recent statements: their rhythm, and until when to keep away from it (null: now is fine).
+
+    After a statement the next one of a script may follow at once. A writer with a rhythm may be at work from the middle
+    between two beats on, until it has missed some."""
+    if statements.is_empty():
+        return pl.DataFrame(schema=ACTIVITY)
+    last = pl.col("last_statement_at")
+    beat = pl.duration(milliseconds=(pl.col("cadence_seconds") * 1000).cast(pl.Int64))
+    moment = pl.lit(now).cast(STATEMENTS["committed_at"])
+    quiet_until = last + pl.lit(quiet_time)
+    has_rhythm = pl.col("statements") >= _CADENCE_EVENTS
+    stopped_at = last + beat * _TOLERANCE
+    expected_from = last + beat / 2
+    until = (
+        pl.when(has_rhythm & (moment >= pl.min_horizontal(expected_from, quiet_until)) & (moment < stopped_at))
+        .then(pl.max_horizontal(stopped_at, quiet_until))
+        .when(moment < quiet_until)
+        .then(quiet_until)
+    )
+    gaps = pl.col("committed_at").sort().diff().dt.total_milliseconds() / 1000
+    return (
+        statements.group_by("spec_id", "partition")
+        .agg(statements=pl.len(), last_statement_at=pl.col("committed_at").max(), cadence_seconds=gaps.median())
+        .with_columns(busy_until=until)
+        .cast(ACTIVITY)
+    )

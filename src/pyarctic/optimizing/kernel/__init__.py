@@ -1,0 +1,39 @@
+"""The kernel: one task in, new files and their proof out. It knows files and storage, no catalog and no engine.
+
+Runs in one thread within a memory budget; parallelism comes from tasks.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from pyarctic.optimizing.kernel.convert import convert
+from pyarctic.optimizing.kernel.inputs import Attempt, Bench, Listener
+from pyarctic.optimizing.kernel.merge import merge
+from pyarctic.optimizing.tasks import Task, TaskResult
+
+__all__ = ["Bench", "execute"]
+
+
+def execute(bench: Bench, task: Task, *, attempt: int = 0, listen: Listener = lambda _: None) -> TaskResult:
+    """Work on a task. What it wrote is removed if it fails."""
+    started = time.process_time()
+    work = Attempt(bench=bench, task=task, number=attempt, listen=listen)
+    result = merge(work) if task.action == "merge" else convert(work)
+    return replace(
+        result,
+        bytes_read=int(task.files["file_size_bytes"].sum()) if task.action == "merge" else result.bytes_read,
+        cpu_seconds=time.process_time() - started,
+        peak_bytes=_peak_bytes(),
+    )
+
+
+def _peak_bytes() -> int:
+    # Not getrusage where it can be helped: on Linux its maximum is inherited from the parent process.
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

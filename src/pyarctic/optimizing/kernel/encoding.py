@@ -1,0 +1,67 @@
+"""Which columns are worth a dictionary, told by the footers of what is read: hashing values that hardly repeat is the
+dearest part of writing Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.table.name_mapping import NameMapping
+
+from pyarctic.iceberg.datafiles import damage_told
+from pyarctic.iceberg.projection import fields_by_id, names_for
+from pyarctic.iceberg.storage import opened
+
+_SAMPLED_FILES = 4
+_TELLING_ROWS = 50_000
+"""In a smaller row group most values are new, however often they are repeated in the next."""
+_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_LARGE_DICTIONARY_BYTES = 256 << 10
+
+
+def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None, schema: pa.Schema) -> list[str] | None:
+    """Paths of the columns of `schema` (with field ids) that are to be dictionary-encoded; None when nothing is known.
+
+    Only top-level columns of plain types are judged. All others keep their dictionary."""
+    unworthy: set[int] = set()
+    step = max(len(paths) // _SAMPLED_FILES, 1)
+    for path in paths[::step][:_SAMPLED_FILES]:
+        with damage_told(path), opened(io, path) as stream:
+            source = pq.ParquetFile(stream)
+            unworthy |= _unworthy_ids(source, mapping)
+    if not unworthy:
+        return None
+    ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
+    return [path for path in _leaf_paths(schema) if ids.get(path) not in unworthy]
+
+
+def _unworthy_ids(source: pq.ParquetFile, mapping: NameMapping | None) -> set[int]:
+    metadata = source.metadata
+    if not metadata.num_row_groups or metadata.row_group(0).num_rows < _TELLING_ROWS:
+        return set()
+    group = metadata.row_group(0)
+    chunks = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    found = fields_by_id(source.schema_arrow, names_for(source.schema_arrow, mapping))
+    return {field_id for field_id, at in found.items() if at.field.name in chunks and not _pays(chunks[at.field.name])}
+
+
+def _pays(chunk: pq.ColumnChunkMetaData) -> bool:
+    if chunk.physical_type == "BOOLEAN":
+        return True
+    if not chunk.has_dictionary_page or chunk.dictionary_page_offset is None or not chunk.num_values:
+        return False
+    dictionary_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
+    value_bytes = chunk.total_uncompressed_size / chunk.num_values
+    width = _WIDTHS.get(chunk.physical_type)
+    most = 2.0 if width is None else min(0.55 * width, 2.2)
+    return bool(dictionary_bytes <= _LARGE_DICTIONARY_BYTES and value_bytes <= most)
+
+
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    """The Parquet paths of all columns, as Arrow names them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [parquet.column(index).path for index in range(len(parquet))]

@@ -1,0 +1,268 @@
+"""Living rows of many files into few: in the order they have, or sorted, or distributed by the current partition spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+
+from pyarctic.iceberg.committing import ContentHash
+from pyarctic.iceberg.deletefiles import Mask
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.reading import ReadFile, kept
+from pyarctic.iceberg.storage import opened
+from pyarctic.iceberg.transforms import _column as source_column
+from pyarctic.iceberg.transforms import apply_transform, partition_values
+from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
+from pyarctic.optimizing.kernel.encoding import worthy_columns
+from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
+from pyarctic.optimizing.kernel.ordering import Key, Sorter, sampled
+from pyarctic.optimizing.kernel.rowmap import RunLog
+from pyarctic.optimizing.tasks import TaskResult
+
+_SOURCE, _POSITION, _PARTITION = "\0source", "\0position", "\0partition"
+"""Columns that travel with rows that are sorted; no column of a table has such a name."""
+
+
+def merge(attempt: Attempt) -> TaskResult:
+    """Write the living rows of a task's data files into new ones."""
+    with _Merge(attempt) as work:
+        work.run()
+        return work.result()
+
+
+class _Merge:
+    def __init__(self, attempt: Attempt) -> None:
+        job, task = attempt.job, attempt.task
+        self._attempt = attempt
+        self._fields = (*job.metadata.schema().fields, *attempt.bench.lineage)
+        self._names = [field.name for field in self._fields]
+        self._sources = task.data["file_path"].to_list()
+        self._number = {path: number for number, path in enumerate(self._sources)}
+        self._sort_fields = list(job.metadata.sort_order().fields) if task.sort else []
+        self._log = RunLog()
+        self._outputs = _Outputs(attempt, self._dictionaries())
+        self._hash_in = ContentHash() if job.verify else None
+        self._rows_in = 0
+        self._partitions: dict[tuple[Any, ...], int] = {}
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._log.__exit__(kind, error, trace)
+        if kind is not None:
+            self._outputs.abort()
+
+    @property
+    def _must_sort(self) -> bool:
+        return bool(self._sort_fields) or self._attempt.task.partition_key is None
+
+    def _dictionaries(self) -> list[str] | None:
+        parquet = self._attempt.task.data.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
+        mapping = self._attempt.job.metadata.name_mapping()
+        return worthy_columns(self._attempt.bench.io, parquet, mapping, file_schema(self._fields))
+
+    def run(self) -> None:
+        if self._must_sort:
+            self._run_sorted()
+            return
+        self._outputs.begin(self._attempt.target())
+        for number, position, rows, alive in self._living():
+            self._log.add_piece(number, position, rows.num_rows if alive is None else len(alive), alive)
+            self._outputs.write(rows)
+
+    def _living(self) -> Iterator[tuple[int, int, pa.RecordBatch, Mask | None]]:
+        """Number of the file, position of the piece, its living rows, and which of its rows live."""
+        encoded = not self._must_sort and self._hash_in is None
+        for file in self._attempt.reading().files():
+            number = self._number[file.path]
+            share = file.row["file_size_bytes"] / max(file.row["record_count"], 1)
+            for piece, alive in file.living(self._fields, dictionaries=encoded):
+                rows = file.projected(piece, self._fields)
+                if alive is not None:
+                    rows = kept(rows, alive)
+                self._rows_in += piece.batch.num_rows
+                if self._hash_in is not None:
+                    self._hash_in.add(rows)
+                self._attempt.progress(piece.batch.num_rows, int(share * piece.batch.num_rows))
+                yield number, piece.position, rows, alive
+
+    def _run_sorted(self) -> None:
+        keys = [_key(number, field) for number, field in enumerate(self._sort_fields)]
+        if self._attempt.task.partition_key is None:
+            keys = [Key(column=_PARTITION), *keys]
+        else:
+            self._outputs.begin(self._attempt.target())
+        with Sorter(keys, self._attempt.job.memory_bytes // SHARE, self._sample) as sorter:
+            for number, position, rows, alive in self._living():
+                sorter.add(self._with_keys(rows, number, position, alive))
+            for batch in sorter.batches():
+                self._log.add_rows(batch.column(_SOURCE).to_numpy(), batch.column(_POSITION).to_numpy())
+                self._write_by_partition(batch)
+
+    def _with_keys(self, rows: pa.RecordBatch, number: int, position: int, alive: Mask | None) -> pa.RecordBatch:
+        at = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
+        columns: dict[str, Any] = {
+            _SOURCE: pa.array(np.full(rows.num_rows, number, np.int32)),
+            _POSITION: pa.array(at.astype(np.int64) + position),
+        }
+        columns |= self._keys(rows)
+        for name, column in columns.items():
+            rows = rows.append_column(name, column)
+        return rows
+
+    def _keys(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns to sort by, by name; the first one first."""
+        columns: dict[str, pa.Array] = {}
+        metadata = self._attempt.job.metadata
+        schema = metadata.schema()
+        if self._attempt.task.partition_key is None:
+            codes, tuples = partition_values(metadata.specs()[self._attempt.task.spec_id], schema, rows)
+            known = np.array([self._partitions.setdefault(values, len(self._partitions)) for values in tuples], np.int32)
+            columns[_PARTITION] = pa.array(known[codes])
+        for number, field in enumerate(self._sort_fields):
+            source = source_column(schema, field.source_id, rows)
+            type_ = schema.find_type(field.source_id)
+            columns[_key_name(number)] = _sortable(apply_transform(field.transform, type_, source))
+        return columns
+
+    def _sample(self) -> pl.Series:
+        """Some values of the first key, of all rows to come: those of deleted rows do no harm."""
+        metadata = self._attempt.job.metadata
+        schema = metadata.schema()
+        if self._attempt.task.partition_key is None:
+            asked = {field.source_id for field in metadata.specs()[self._attempt.task.spec_id].fields}
+        else:
+            asked = {self._sort_fields[0].source_id}
+        fields = [field for field in schema.fields if asked & set(type(schema)(field).field_ids)]
+        parts = [self._sampled(file, fields) for file in self._attempt.reading().files()]
+        return pl.concat([part for part in parts if part is not None])
+
+    def _sampled(self, file: ReadFile, fields: list[Any]) -> pl.Series | None:
+        parts = []
+        for piece in file.pieces(fields):
+            rows = file.projected(piece, fields)
+            missing = [field for field in arrow_schema(self._fields) if field.name not in rows.schema.names]
+            for field in missing:  # keys are found by the table's schema
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+            first = next(iter(self._keys(rows.select(self._names)).values()))
+            parts.append(sampled(pl.Series(pl.from_arrow(first))))
+        return pl.concat(parts) if parts else None
+
+    def _write_by_partition(self, batch: pa.RecordBatch) -> None:
+        rows = batch.select(self._names)
+        if self._attempt.task.partition_key is not None:
+            self._outputs.write(rows)
+            return
+        codes = batch.column(_PARTITION).to_numpy()
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        tuples = list(self._partitions)
+        for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
+            place = replace(self._attempt.target(), partition=tuples[codes[start]])
+            self._outputs.begin(place)
+            self._outputs.write(rows.slice(start, end - start))
+
+    def result(self) -> TaskResult:
+        files = self._outputs.finish()
+        row_map = self._log.save(self._attempt.target(), self._sources, files)
+        rows_out = sum(file.record_count for file in files)
+        return TaskResult(
+            task=self._attempt.task.id,
+            attempt=self._attempt.number,
+            add=tuple(replace(file, data_sequence_number=self._attempt.job.sequence_number) for file in files),
+            rows_in=self._rows_in,
+            rows_deleted=self._rows_in - self._log.rows,
+            rows_out=rows_out,
+            hash_in=self._hash_in.text() if self._hash_in else None,
+            hash_out=self._hash_of(files) if self._hash_in else None,
+            row_map=row_map,
+        )
+
+    def _hash_of(self, files: list[NewFile]) -> str:
+        """Of what is in the files now, read again."""
+        found = ContentHash()
+        for file in files:
+            with opened(self._attempt.bench.io, file.path) as stream:
+                for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
+                    fitted = batch.select(self._names).cast(arrow_schema(self._fields))
+                    found.add(fitted)
+        return found.text()
+
+
+class _Outputs:
+    """The data files of a task, one partition after the other."""
+
+    def __init__(self, attempt: Attempt, dictionaries: list[str] | None) -> None:
+        self._attempt = attempt
+        self._dictionaries = dictionaries
+        self._done: list[NewFile] = []
+        self._place: Target | None = None
+        self._writer: DataFileWriter | None = None
+
+    def begin(self, place: Target) -> None:
+        """The rows that follow go to this partition."""
+        if self._place is not None and self._place.partition == place.partition:
+            return
+        self._close()
+        task, job = self._attempt.task, self._attempt.job
+        whole = task.partition_key is not None
+        self._place = place
+        self._writer = DataFileWriter(
+            place,
+            extra_fields=self._attempt.bench.lineage,
+            sort_order_id=job.metadata.default_sort_order_id if task.sort else None,
+            rolling=Rolling(
+                target_bytes=task.target_bytes,
+                expected_rows=task.expected_rows if whole else None,
+                expected_bytes=task.expected_bytes if whole else None,
+            ),
+            dictionaries=self._dictionaries,
+            memory_bytes=job.memory_bytes // SHARE,
+        )
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        assert self._writer is not None  # noqa: S101  # `begin` comes first
+        if rows.num_rows:
+            self._writer.write(rows)
+
+    def finish(self) -> list[NewFile]:
+        self._close()
+        return self._done
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._done += self._writer.close()
+            self._writer = None
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        for file in self._done:
+            self._attempt.bench.io.delete(file.path)
+
+
+def _key_name(number: int) -> str:
+    return f"\0key{number}"
+
+
+def _key(number: int, field: SortField) -> Key:
+    return Key(
+        column=_key_name(number),
+        descending=field.direction == SortDirection.DESC,
+        nulls_last=field.null_order == NullOrder.NULLS_LAST,
+    )
+
+
+def _sortable(values: pa.Array) -> pa.Array:
+    """In a type that Polars orders as Iceberg does."""
+    return values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else pc.cast(values, values.type)

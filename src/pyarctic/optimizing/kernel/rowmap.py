@@ -1,0 +1,124 @@
+"""Where rows went: runs of neighbouring rows, noted while they are written and told in a file when the outputs are known.
+
+Deletes that arrive during a rewrite are moved over to the new files by it. A sorted task has about one run for each row,
+so runs are kept on disk, sixteen bytes each, and never as objects.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyarctic.config import spill_dir
+from pyarctic.iceberg.deletefiles import Mask
+from pyarctic.iceberg.storage import written_whole
+from pyarctic.iceberg.writing import NewFile, Target
+
+ROW_MAP_SUFFIX = "-rowmap.parquet"
+_RUN = np.dtype([("position", np.int64), ("source", np.int32), ("length", np.int32)])
+_CHUNK_RUNS = 1 << 20
+_NAME = pa.dictionary(pa.int32(), pa.string())
+_SCHEMA = pa.schema(
+    [
+        ("source", _NAME),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("target", _NAME),
+        ("target_position", pa.int64()),
+    ]
+)
+Integers = npt.NDArray[np.int64]
+Runs = npt.NDArray[Any]
+
+
+class RunLog:
+    """The rows of a task in the order in which they are written, as runs of neighbours in their source files."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(dir=spill_dir(), prefix="arctic-runs-")  # noqa: SIM115  # closed by __exit__
+        self._count = 0
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def add_piece(self, source: int, position: int, rows: int, alive: Mask | None) -> None:
+        """Neighbouring rows of one file, of which some may be left out."""
+        if alive is None:
+            self._add(np.array([source]), np.array([position]), np.array([rows]))
+            return
+        edges = np.flatnonzero(np.diff(alive.astype(np.int8), prepend=0, append=0))
+        starts, ends = edges[::2], edges[1::2]
+        self._add(np.full(len(starts), source), starts + position, ends - starts)
+
+    def add_rows(self, sources: npt.NDArray[np.int32], positions: Integers) -> None:
+        """Rows in any order."""
+        if not len(sources):
+            return
+        breaks = np.flatnonzero((np.diff(sources) != 0) | (np.diff(positions) != 1)) + 1
+        starts = np.concatenate([[0], breaks])
+        lengths = np.diff(np.concatenate([starts, [len(sources)]]))
+        self._add(sources[starts], positions[starts], lengths)
+
+    def _add(self, sources: Any, positions: Any, lengths: Any) -> None:
+        runs = np.empty(len(sources), _RUN)
+        runs["source"], runs["position"], runs["length"] = sources, positions, lengths
+        self._file.write(runs.tobytes())
+        self._count += len(runs)
+        self.rows += int(runs["length"].sum())
+
+    def save(self, target: Target, sources: Sequence[str], files: Sequence[NewFile]) -> str | None:
+        """Write the row map of a task that read `sources` and wrote `files`, in this order; gives its path."""
+        if not self._count:
+            return None
+        path = target.new_path(ROW_MAP_SUFFIX)
+        ends = np.cumsum([file.record_count for file in files])
+        names = [pa.array(sources, pa.string()), pa.array([file.path for file in files], pa.string())]
+        with (
+            written_whole(target.io, path),
+            target.io.new_output(path).create() as stream,
+            pq.ParquetWriter(stream, _SCHEMA, compression="zstd", compression_level=1, store_schema=False) as writer,
+        ):
+            for table in self._tables(names, ends):
+                writer.write_table(table)
+        return path
+
+    def _tables(self, names: list[pa.Array], ends: Integers) -> Iterator[pa.Table]:
+        self._file.flush()
+        self._file.seek(0)
+        at = 0
+        while data := self._file.read(_CHUNK_RUNS * _RUN.itemsize):
+            runs = np.frombuffer(data, _RUN)
+            yield _divided(runs, at, names, ends)
+            at += int(runs["length"].sum(dtype=np.int64))
+
+
+def _divided(runs: Runs, at: int, names: list[pa.Array], ends: Integers) -> pa.Table:
+    """Runs that begin at output row `at`, cut where an output file ends."""
+    begins = at + np.concatenate([[0], np.cumsum(runs["length"], dtype=np.int64)])
+    stop = begins[-1]
+    cuts = ends[(ends > at) & (ends < stop)]
+    starts = np.unique(np.concatenate([begins[:-1], cuts]))
+    run = np.searchsorted(begins, starts, side="right") - 1
+    file = np.searchsorted(ends, starts, side="right")
+    file_begins = np.concatenate([[0], ends])[file]
+    return pa.Table.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(pa.array(runs["source"][run]), names[0]),
+            pa.array(runs["position"][run] + starts - begins[run]),
+            pa.array(np.diff(np.concatenate([starts, [stop]]))),
+            pa.DictionaryArray.from_arrays(pa.array(file.astype(np.int32)), names[1]),
+            pa.array(starts - file_begins),
+        ],
+        schema=_SCHEMA,
+    )

@@ -1,0 +1,44 @@
+"""Looking at a table: the one place of this room that reads its metadata."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pyarctic.errors import about
+from pyarctic.iceberg import PartitionDecoder, match_deletes
+from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
+from pyarctic.optimizing.history import recent_statements, snapshot_times, writers_activity
+from pyarctic.optimizing.settings import Settings
+from pyarctic.tables import Table
+
+_WRITERS_WINDOW = timedelta(hours=24)
+"""Statements that are older tell nothing of what runs now."""
+
+
+def observe(table: Table, now: datetime | None = None) -> Observation | None:
+    """The table as it was loaded; None when it has no snapshot."""
+    now = now or datetime.now(UTC)
+    metadata = table.view.metadata
+    snapshot = metadata.current_snapshot()
+    if snapshot is None:
+        return None
+    with about(table=table.name):
+        settings = Settings.of(metadata.properties)
+        files = table.file_list
+        matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
+        statements = recent_statements(metadata, files.reader(table.view.io), now - _WRITERS_WINDOW)
+        return Observation(
+            table=table.name,
+            metadata=metadata,
+            snapshot_id=snapshot.snapshot_id,
+            settings=settings,
+            matches=matches,
+            times=snapshot_times(metadata),
+            activity=writers_activity(statements, settings.quiet_time, now),
+            now=now,
+        )
+
+
+def evaluate_table(table: Table, now: datetime | None = None) -> Evaluation | None:
+    observation = observe(table, now)
+    return None if observation is None else evaluate(observation)

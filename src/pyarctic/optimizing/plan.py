@@ -1,0 +1,299 @@
+"""From an evaluation to tasks. Pure, and made of frames: a million files are planned without an object for each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+from pyiceberg.transforms import VoidTransform
+
+from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
+from pyarctic.iceberg.deletes import FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, DeleteMatches
+from pyarctic.iceberg.deletes import KINDS as DELETE_KINDS
+from pyarctic.optimizing.evaluate import Evaluation, Observation
+from pyarctic.optimizing.rules import GAINS
+from pyarctic.optimizing.tasks import Kind, Task
+
+_FOOTER_BYTES = 1024
+_FOOTER_BYTES_A_COLUMN = 150
+"""What a small file is made of beside its rows; a merged one has it once."""
+_CONVERT_ROWS = 20_000_000
+"""Rows whose keys one task looks at."""
+_COPY_LEAST_ROWS: dict[Kind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}
+"""Smaller row groups are encoded anew: copied, they would stay small, and readers pay for each. Minor optimizing is about
+fewer files at once."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """What is to be done, and what it is expected to come to."""
+
+    evaluation: Evaluation
+    tasks: tuple[Task, ...]
+    idle_deletes: pl.DataFrame
+    """Delete files that hit nothing and can go at once."""
+    held_back: pl.DataFrame
+    """Partitions that need optimizing and have to wait because of their writers."""
+    left_out: int
+    """Partitions that need optimizing and did not fit into this plan."""
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks) or self.idle_deletes.height > 0
+
+    @property
+    def observation(self) -> Observation:
+        return self.evaluation.observation
+
+    def figures(self) -> dict[str, int]:
+        """What the plan expects to read and write."""
+        merges = [task for task in self.tasks if task.action == "merge"]
+        converts = [task for task in self.tasks if task.action == "convert"]
+        return {
+            "tasks": len(self.tasks),
+            "data_files_in": sum(task.data.height for task in merges),
+            "data_files_out": sum(expected_files(task) for task in merges),
+            "bytes_in": sum(task.input_bytes for task in merges),
+            "bytes_out": sum(task.expected_bytes for task in merges),
+            "rows_out": sum(task.expected_rows for task in merges),
+            "data_files_converted": sum(task.data.height for task in converts),
+            "idle_delete_files": self.idle_deletes.height,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The tasks with their inputs; without secrets, and to be read in any language."""
+        return {
+            "table": self.observation.table,
+            "snapshot_id": str(self.observation.snapshot_id),
+            "expected": self.figures(),
+            "tasks": [task.to_json() for task in self.tasks],
+            "idle_deletes": json.loads(self.idle_deletes.select("file_path", "content_offset").write_json()),
+        }
+
+
+def expected_files(task: Task) -> int:
+    """How many files a task is expected to write."""
+    return max(round(task.expected_bytes / task.target_bytes), 1) if task.expected_rows else 0
+
+
+def make_plan(
+    evaluation: Evaluation,
+    *,
+    kind: Kind | None = None,
+    only: pl.DataFrame | None = None,
+    in_work: Collection[str] = (),
+    ignore_writers: bool = False,
+) -> Plan:
+    """Tasks for the partitions that need it, the worst ones first.
+
+    `kind` overrules the choice for every partition that would gain by it. `only` (spec_id, partition) restricts the plan.
+    Files `in_work` elsewhere are not planned again."""
+    observation = evaluation.observation
+    partitions = evaluation.partitions
+    if kind is not None:
+        causes = pl.when(pl.col("kind") == kind).then("causes").otherwise(pl.lit([f"asked for {kind}"]))
+        partitions = partitions.with_columns(kind=pl.when(GAINS[kind]).then(pl.lit(kind)), causes=causes)
+    if only is not None:
+        partitions = partitions.join(only, on=PARTITION_KEY, how="semi", maintain_order="left")
+    if ignore_writers:
+        partitions = partitions.with_columns(is_busy=pl.lit(value=False))
+    needy = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
+    held_back = needy.filter("is_busy")
+    taken, left_out = _within_limits(needy, observation)
+    files = _marked(evaluation, taken, in_work)
+    merges = _merge_tasks(files.filter("rewrite"), observation)
+    converts = _convert_tasks(files, evaluation, in_work)
+    numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts])]
+    return Plan(
+        evaluation=evaluation,
+        tasks=tuple(numbered),
+        idle_deletes=evaluation.idle_deletes.select(FILE_SCHEMA.names()),
+        held_back=held_back,
+        left_out=left_out,
+    )
+
+
+def _urgency(observation: Observation) -> pl.Expr:
+    """How unwell a partition is, and how long it has waited: after a day the coldest comes before the worst."""
+    waited = (pl.lit(observation.now) - pl.col("waiting_since")).dt.total_seconds() / 86_400
+    return (100 - pl.col("health")) / 100 + waited.fill_null(0).clip(lower_bound=0)
+
+
+def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.DataFrame, int]:
+    """As many partitions as the limits of a plan allow; the first always. Busy ones cost next to nothing."""
+    settings = observation.settings
+    whole = pl.col("kind") == "full"
+    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise("small_files")
+    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise("small_bytes")
+    before_files, before_bytes = files.cum_sum() - files, size.cum_sum() - size
+    fits = (files.cum_sum() <= settings.plan_files) & (size.cum_sum() <= settings.plan_bytes)
+    first = (before_files == 0) & (before_bytes == 0)
+    taken = needy.filter(fits | first)
+    return taken, needy.height - taken.height
+
+
+def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str]) -> pl.DataFrame:
+    """The data files of the chosen partitions, with `rewrite`: whether they are written anew."""
+    settings = evaluation.observation.settings
+    columns = [*PARTITION_KEY, "kind", "causes", "is_busy", "is_current_spec", "records"]
+    chosen = taken.select(*PARTITION_KEY, *(pl.col(name).alias(f"partition_{name}") for name in columns[2:]))
+    files = evaluation.files.join(chosen, on=PARTITION_KEY, maintain_order="left")
+    if in_work:
+        files = files.filter(~pl.col("file_path").is_in(list(in_work)))
+    hit = (pl.col("own_dead_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
+    by_keys = (
+        pl.when(pl.col("equality_files") > 0).then(pl.col("equality_records") / pl.col("partition_records")).otherwise(0)
+    )
+    worn = pl.col("own_dead_rows") / pl.col("record_count") + by_keys >= settings.major_delete_ratio
+    kind = pl.col("partition_kind")
+    many_deletes = pl.col("partition_causes").list.contains("delete-ratio")
+    files = files.with_columns(
+        is_hit=hit,
+        rewrite=pl.when(kind == "full")
+        .then(pl.lit(value=True))
+        .when(kind == "major")
+        .then(pl.col("is_small") | (worn & hit))
+        .otherwise(pl.col("is_fragment")),
+    )
+    # What stays must not call for the next round by itself.
+    rest = ~pl.col("rewrite")
+    rest_dead = (pl.col("own_dead_rows").filter(rest).sum() + pl.col("equality_records").max()).over(PARTITION_KEY)
+    rest_rows = pl.col("record_count").filter(rest).sum().over(PARTITION_KEY)
+    still_worn = many_deletes & (rest_dead >= settings.major_delete_ratio * rest_rows)
+    files = files.with_columns(rewrite=pl.col("rewrite") | (still_worn & hit))
+    alone = pl.col("rewrite").sum().over(PARTITION_KEY) < 2
+    useless = alone & ~hit & (kind != "full")
+    single_fragment = alone & (kind == "minor")
+    return files.with_columns(rewrite=pl.col("rewrite") & ~useless & ~single_fragment & ~pl.col("partition_is_busy"))
+
+
+def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
+    if files.is_empty():
+        return []
+    settings, metadata = observation.settings, observation.metadata
+    columns = len(metadata.schema().field_ids)
+    overhead = _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * columns
+    alive = 1 - (pl.col("own_dead_rows") / pl.col("record_count")).fill_nan(0).clip(0, 1)
+    size = pl.max_horizontal(pl.col("file_size_bytes") - overhead, pl.col("file_size_bytes") / 20) * alive
+    files = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True).with_columns(
+        expected_bytes=size, expected_rows=(pl.col("record_count") - pl.col("own_dead_rows")).clip(lower_bound=0)
+    )
+    total = pl.col("expected_bytes").sum().over(PARTITION_KEY)
+    before = (pl.col("expected_bytes").cum_sum() - pl.col("expected_bytes")).over(PARTITION_KEY)
+    parts = (total / settings.task_bytes).round().clip(lower_bound=1)
+    part = (before * parts / total.clip(lower_bound=1)).floor().clip(upper_bound=parts - 1)
+    grouped = files.with_columns(part=part.cast(pl.Int64)).partition_by([*PARTITION_KEY, "part"], maintain_order=True)
+    return [_merge_task(group, observation) for group in grouped]
+
+
+def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
+    settings, metadata = observation.settings, observation.metadata
+    first = group.row(0, named=True)
+    kind: Kind = first["partition_kind"]
+    sort = settings.sort and kind != "minor" and bool(metadata.sort_order().fields)
+    shared = int(group.select(pl.col("shared_dead_rows").max()).item())
+    return Task(
+        id=0,
+        action="merge",
+        kind=kind,
+        partition=PartitionDecoder(metadata).path(first["spec_id"], first["partition"]),
+        files=pl.concat([group.select(FILE_SCHEMA.names()), _deletes_of(group, observation.matches)]),
+        spec_id=metadata.default_spec_id,
+        partition_key=_destination(first, observation),
+        target_bytes=settings.target_bytes,
+        expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
+        expected_bytes=int(group["expected_bytes"].sum()),
+        sort=sort,
+        copy_least_rows=None if sort else _COPY_LEAST_ROWS[kind],
+        reasons=tuple(first["partition_causes"]),
+    )
+
+
+def _destination(first: dict[str, Any], observation: Observation) -> str | None:
+    """The partition of the current spec that a file's rows belong to; None if that has to be asked of each row."""
+    if first["partition_is_current_spec"]:
+        return str(first["partition"])
+    fields = observation.metadata.spec().fields
+    if all(isinstance(field.transform, VoidTransform) for field in fields):
+        return PartitionDecoder.key_of((None,) * len(fields))
+    return None
+
+
+def _convert_tasks(files: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> list[Task]:
+    """Data files that stay and are hit by equality deletes. A global delete hits many partitions and can go only when none
+    of them needs it any more, so all that it hits are asked."""
+    observation = evaluation.observation
+    if observation.metadata.format_version < 2:
+        return []
+    stays = files.filter(~pl.col("rewrite") & (pl.col("equality_files") > 0))
+    rewritten = files.filter("rewrite")
+    if stays.is_empty() and rewritten.filter(pl.col("equality_files") > 0).is_empty():
+        return []
+    hit_globally = pl.col(f"{GLOBAL_EQUALITY}_to") > pl.col(f"{GLOBAL_EQUALITY}_from")
+    if files.filter(hit_globally).height:
+        others = evaluation.files.filter(hit_globally & ~pl.col("file_path").is_in(list(in_work)))
+        others = others.join(
+            pl.concat([stays.select("file_path"), rewritten.select("file_path")]), on="file_path", how="anti"
+        )
+        stays = pl.concat([stays, others], how="diagonal")
+    if stays.is_empty():
+        return []
+    stays = stays.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True)
+    number = (pl.col("record_count").cum_sum() - pl.col("record_count")) // _CONVERT_ROWS
+    return [
+        _convert_task(group, observation)
+        for group in stays.with_columns(part=number).partition_by("part", maintain_order=True)
+    ]
+
+
+def _convert_task(group: pl.DataFrame, observation: Observation) -> Task:
+    first = group.row(0, named=True)
+    metadata = observation.metadata
+    partitions = group.select(PARTITION_KEY).unique()
+    path = PartitionDecoder(metadata).path(first["spec_id"], first["partition"])
+    more = f" and {partitions.height - 1} more" if partitions.height > 1 else ""
+    causes = sorted({cause for causes in group["partition_causes"].drop_nulls() for cause in causes})
+    return Task(
+        id=0,
+        action="convert",
+        kind="minor",
+        partition=path + more,
+        files=pl.concat([group.select(FILE_SCHEMA.names()), _deletes_of(group, observation.matches)]),
+        spec_id=first["spec_id"],
+        partition_key=first["partition"],
+        target_bytes=observation.settings.target_bytes,
+        expected_rows=int(group["record_count"].sum()),
+        expected_bytes=0,
+        reasons=tuple(causes),
+    )
+
+
+def _deletes_of(group: pl.DataFrame, matches: DeleteMatches) -> pl.DataFrame:
+    """The delete files that hit any of these data files."""
+    found: list[pl.DataFrame] = []
+    for kind in DELETE_KINDS:
+        frame = matches.by_kind[kind]
+        hit = group.filter(pl.col(f"{kind}_to") > pl.col(f"{kind}_from"))
+        if hit.is_empty():
+            continue
+        start, end = int(hit[f"{kind}_from"].min()), int(hit[f"{kind}_to"].max())  # type: ignore[arg-type]
+        part = frame.slice(start, end - start)
+        if kind == FILE_SCOPED:
+            part = part.join(group.select("file_path"), left_on="referenced_data_file", right_on="file_path", how="semi")
+        found.append(part)
+    vectors = group["vector"].drop_nulls()
+    if len(vectors):
+        found.append(matches.vectors[vectors.to_list()])
+    columns = FILE_SCHEMA.names()
+    none = pl.DataFrame(schema=FILE_SCHEMA)
+    # A task may span partitions, whose deletes are found more than once.
+    return pl.concat([none, *(part.select(columns) for part in found)]).unique(
+        ["file_path", "content_offset"], maintain_order=True
+    )
+
+
+def large_first(tasks: Sequence[Task]) -> Iterator[Task]:
+    """The longest work first: what is left at the end is short."""
+    return iter(sorted(tasks, key=lambda task: task.input_bytes, reverse=True))

@@ -1,0 +1,267 @@
+"""One run over one table: look, plan, execute, commit, report."""
+
+from __future__ import annotations
+
+import resource
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadataV1
+
+from pyarctic.errors import UsageError, about
+from pyarctic.iceberg import conditions
+from pyarctic.iceberg.filelist import IS_VECTOR
+from pyarctic.iceberg.manifests import EQUALITY_DELETES
+from pyarctic.iceberg.partitions import PartitionDecoder
+from pyarctic.iceberg.pruning import prune_partitions
+from pyarctic.optimizing.commits import Committer, Done
+from pyarctic.optimizing.engines import Engine
+from pyarctic.optimizing.evaluate import Evaluation
+from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_explain
+from pyarctic.optimizing.observe import evaluate_table
+from pyarctic.optimizing.plan import Plan, large_first, make_plan
+from pyarctic.optimizing.report import Amounts, Health, Report
+from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, TaskFailure, trimmed
+from pyarctic.tables import Table
+
+KindChoice = Literal["auto", "minor", "major", "full"]
+MEMORY_BYTES = 512 << 20
+"""What one task may use."""
+_COMMIT_TASKS = 64
+_COMMIT_SECONDS = 60.0
+
+
+class Watcher(Protocol):
+    """Somebody who looks on."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def ended(self, task: int, failure: TaskFailure | None) -> None: ...
+    def said(self, text: str) -> None: ...
+
+
+class Nobody:
+    """Nobody looks on."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def ended(self, task: int, failure: TaskFailure | None) -> None: ...
+    def said(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a caller may choose."""
+
+    kind: KindChoice = "auto"
+    where: str | None = None
+    dry_run: bool = False
+    verify: bool = False
+    ignore_writers: bool = False
+    memory_bytes: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("auto", *KINDS):
+            raise UsageError(f"unknown kind of optimizing: {self.kind!r}", hint=f"One of: auto, {', '.join(KINDS)}.")
+
+
+def plan_table(table: Table, options: Options) -> Plan | None:
+    """What a run would do now; None for a table without data."""
+    evaluation = evaluate_table(table)
+    if evaluation is None:
+        return None
+    with about(table=table.name):
+        kind: Kind | None = None if options.kind == "auto" else options.kind
+        only = None if options.where is None else _partitions_of(evaluation, options.where)
+        return make_plan(evaluation, kind=kind, only=only, ignore_writers=options.ignore_writers)
+
+
+def _partitions_of(evaluation: Evaluation, where: str) -> pl.DataFrame:
+    """The partitions that may hold rows for which a condition holds."""
+    metadata = evaluation.observation.metadata
+    schema = metadata.schema()
+    condition = conditions.understood(schema, where)
+    return prune_partitions(evaluation.files, metadata, conditions.with_null_parents(schema), condition).select(
+        "spec_id", "partition"
+    )
+
+
+def explain_table(table: Table, options: Options) -> Explanation:
+    """Why a run would do what it would do. Nothing is changed."""
+    plan = plan_table(table, options)
+    return explain_plan(plan) if plan is not None else nothing_to_explain(table.name, datetime.now(UTC))
+
+
+def optimize_table(table: Table, engine: Engine, options: Options, watcher: Watcher | None = None) -> Report:
+    """Bring a table into shape, and tell what was done."""
+    return _Run(table, engine, options, watcher or Nobody()).run()
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """What the run has seen of its tasks."""
+
+    failures: list[TaskFailure] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+
+class _Run:
+    def __init__(self, table: Table, engine: Engine, options: Options, watcher: Watcher) -> None:
+        self._table = table
+        self._engine = engine
+        self._options = options
+        self._watcher = watcher
+        self._process_id = str(uuid.uuid4())
+        self._tally = _Tally()
+        self._started = time.monotonic()
+        self._cpu = _own_cpu()
+
+    def run(self) -> Report:
+        plan = plan_table(self._table, self._options)
+        if plan is None:
+            return self._nothing()
+        self._watcher.planned(plan)
+        committer = Committer(self._table, plan, self._process_id, self._watcher.said)
+        if not self._options.dry_run:
+            self._execute(plan, committer)
+        return self._report(plan, committer)
+
+    def _execute(self, plan: Plan, committer: Committer) -> None:
+        job = self._job(plan)
+        by_id = {task.id: task for task in plan.tasks}
+        merged: list[Done] = []
+        converted: list[Done] = []
+        last_commit = time.monotonic()
+        # Merges first: conversions are committed after them anyway.
+        merges = large_first([task for task in plan.tasks if task.action == "merge"])
+        tasks = [*merges, *(task for task in plan.tasks if task.action == "convert")]
+        outcomes = self._engine.run(job, self._table.view.io, tasks, self._watcher.progress) if tasks else iter(())
+        for outcome in outcomes:
+            if isinstance(outcome, TaskFailure):
+                self._tally.failures.append(outcome)
+                self._watcher.ended(outcome.task, outcome)
+                continue
+            self._watcher.ended(outcome.task, None)
+            self._tally.cpu_seconds += outcome.cpu_seconds
+            self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
+            done = Done(task=by_id[outcome.task], result=outcome)
+            (merged if done.task.action == "merge" else converted).append(done)
+            if len(merged) >= _COMMIT_TASKS or (merged and time.monotonic() - last_commit > _COMMIT_SECONDS):
+                committer.commit(merged)
+                merged, last_commit = [], time.monotonic()
+        committer.commit(merged)
+        if converted:
+            committer.commit_converted(converted)
+        committer.commit_idle()
+
+    def _job(self, plan: Plan) -> Job:
+        metadata = plan.observation.metadata
+        snapshot = metadata.snapshot_by_id(plan.observation.snapshot_id)
+        assert snapshot is not None  # noqa: S101  # the plan was made of it
+        return Job(
+            id=self._process_id,
+            table=self._table.name,
+            metadata=trimmed(metadata),
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=None if isinstance(metadata, TableMetadataV1) else snapshot.sequence_number,
+            memory_bytes=self._options.memory_bytes,
+            verify=self._options.verify,
+        )
+
+    def _report(self, plan: Plan, committer: Committer) -> Report:
+        ledger, before = committer.ledger, plan.evaluation
+        after = before
+        if ledger.commits:
+            after = evaluate_table(self._table.refresh()) or before
+        added = [file for one in ledger.committed for file in one.result.add]
+        merges = [one for one in ledger.committed if one.task.action == "merge"]
+        replaced = pl.concat([before.files.clear(), *(_known(before, one) for one in merges)])
+        deletes = ledger.removed_deletes
+        decoder = PartitionDecoder(plan.observation.metadata)
+        return Report(
+            table=self._table.name,
+            engine=self._engine.name,
+            dry_run=self._options.dry_run,
+            process_id=self._process_id,
+            kinds=tuple(kind for kind in KINDS if any(task.kind == kind for task in plan.tasks)),
+            snapshot_ids=tuple(commit.snapshot_id for commit in ledger.commits if commit.snapshot_id is not None),
+            tasks_planned=len(plan.tasks),
+            tasks_committed=len(ledger.committed),
+            tasks_dropped=len(ledger.dropped),
+            failures=tuple(self._tally.failures),
+            removed=Amounts(
+                data_files=replaced.height,
+                data_bytes=int(replaced["file_size_bytes"].sum()),
+                rows=int(replaced["record_count"].sum()),
+                **_delete_counts(deletes),
+            ),
+            added=Amounts(
+                data_files=sum(file.content == 0 for file in added),
+                data_bytes=sum(file.file_size_bytes for file in added if file.content == 0),
+                rows=sum(file.record_count for file in added if file.content == 0),
+                position_delete_files=sum(file.content == 1 and not file.is_vector for file in added),
+                deletion_vectors=sum(file.is_vector for file in added),
+            ),
+            rows_deleted=sum(one.result.rows_deleted for one in merges),
+            rows_copied=sum(one.result.copied_rows for one in merges),
+            rebased_rows=sum(commit.rebased_rows for commit in ledger.commits),
+            health_before=Health.of(before.health),
+            health_after=Health.of(after.health),
+            before=_amounts(before),
+            after=_amounts(after),
+            predicted=plan.figures(),
+            held_back=tuple(decoder.path(*key) for key in plan.held_back.select("spec_id", "partition").iter_rows()),
+            left_out=plan.left_out,
+            cpu_seconds=round(self._tally.cpu_seconds + _own_cpu() - self._cpu, 3),
+            wall_seconds=round(time.monotonic() - self._started, 3),
+            peak_task_bytes=self._tally.peak_bytes,
+        )
+
+    def _nothing(self) -> Report:
+        well = Health(score=100.0, small_files=0.0, equality_deletes=0.0, position_deletes=0.0)
+        return Report(
+            table=self._table.name,
+            engine=self._engine.name,
+            dry_run=self._options.dry_run,
+            process_id=self._process_id,
+            kinds=(),
+            health_before=well,
+            health_after=well,
+            before=Amounts(),
+            after=Amounts(),
+        )
+
+
+def _known(evaluation: Evaluation, done: Done) -> pl.DataFrame:
+    return evaluation.files.join(done.task.data.select("file_path"), on="file_path", how="semi")
+
+
+def _delete_counts(deletes: pl.DataFrame) -> dict[str, int]:
+    is_equality = pl.col("content") == EQUALITY_DELETES
+    counted = deletes.select(
+        equality_delete_files=is_equality.sum(),
+        position_delete_files=(~is_equality & ~IS_VECTOR).sum(),
+        deletion_vectors=IS_VECTOR.sum(),
+    )
+    return {name: int(value) for name, value in counted.row(0, named=True).items()}
+
+
+def _amounts(evaluation: Evaluation) -> Amounts:
+    files, matches = evaluation.files, evaluation.observation.matches
+    deletes = pl.concat([*matches.by_kind.values(), matches.vectors])
+    return Amounts(
+        data_files=files.height,
+        data_bytes=int(files["file_size_bytes"].sum()),
+        rows=int(files["record_count"].sum()),
+        **_delete_counts(deletes),
+    )
+
+
+def _own_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

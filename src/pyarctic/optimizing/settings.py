@@ -1,0 +1,64 @@
+"""How a table wants to be optimized: its properties, understood once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from pyarctic.config import properties as registry
+from pyarctic.iceberg.writing.properties import positive_property
+
+_TASK_TARGETS = 4
+"""A task of a few target sizes divides its rows evenly, whatever they shrink to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Sizes in bytes."""
+
+    target_bytes: int
+    min_target_bytes: int
+    """Files of this size are left alone."""
+    fragment_bytes: int
+    """Files below this size are fragments; those between are undersized."""
+    task_bytes: int
+    plan_files: int
+    plan_bytes: int
+    minor_file_count: int
+    minor_interval: timedelta | None
+    minor_delete_bytes: int
+    major_delete_ratio: float
+    major_delete_lowest_bytes: int
+    full_position_delete_bytes: int
+    full_interval: timedelta | None
+    sort: bool
+    writers_first: bool
+    quiet_time: timedelta
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Self:
+        target = registry.TARGET_SIZE.of(properties) or positive_property(
+            properties, "write.target-file-size-bytes", 128 << 20
+        )
+        fragment = registry.FRAGMENT_SIZE.of(properties) or target // registry.FRAGMENT_RATIO.of(properties)
+        least = int(target * registry.MIN_TARGET_RATIO.of(properties))
+        return cls(
+            target_bytes=target,
+            min_target_bytes=least,
+            fragment_bytes=min(fragment, least),
+            task_bytes=registry.MAX_TASK_SIZE.of(properties) or _TASK_TARGETS * target,
+            plan_files=registry.MAX_FILE_COUNT.of(properties),
+            plan_bytes=registry.MAX_PLAN_SIZE.of(properties),
+            minor_file_count=registry.MINOR_FILE_COUNT.of(properties),
+            minor_interval=registry.MINOR_INTERVAL.of(properties),
+            minor_delete_bytes=registry.MINOR_DELETE_SIZE.of(properties),
+            major_delete_ratio=registry.MAJOR_DELETE_RATIO.of(properties),
+            major_delete_lowest_bytes=registry.MAJOR_DELETE_LOWEST.of(properties),
+            full_position_delete_bytes=registry.FULL_POSITION_DELETE_SIZE.of(properties),
+            full_interval=registry.FULL_INTERVAL.of(properties),
+            sort=registry.SORT_ON_REWRITE.of(properties),
+            writers_first=registry.WRITERS_FIRST.of(properties),
+            quiet_time=registry.WRITERS_QUIET_TIME.of(properties),
+        )

@@ -1,0 +1,231 @@
+"""A plan's tasks and what becomes of them, as data. As JSON they can be read in any language, and hold no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from pyarctic.errors import ArcticError
+from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
+from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.writing import Metrics, NewFile
+
+Kind = Literal["minor", "major", "full"]
+KINDS: tuple[Kind, ...] = ("minor", "major", "full")
+Action = Literal["merge", "convert"]
+
+_LEFT_OUT = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
+"""Of a file list; a task does not need them."""
+_KEPT_PROPERTIES = ("write.", "schema.name-mapping.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A unit of rewriting: data files, and the delete files that hit them."""
+
+    id: int
+    action: Action
+    """`merge` writes the living rows into new files. `convert` leaves data files as they are, finds the rows that equality
+    deletes hit, and writes their positions."""
+    kind: Kind
+    partition: str
+    """As people write it."""
+    files: pl.DataFrame
+    """Rows of a file list, data and deletes."""
+    spec_id: int
+    partition_key: str | None
+    """Where the rows go. None: each row where the spec puts it."""
+    target_bytes: int
+    expected_rows: int
+    expected_bytes: int
+    sort: bool = False
+    copy_least_rows: int | None = None
+    """Row groups of at least so many rows are copied undecoded if nothing in them changes; None: all are encoded anew."""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> pl.DataFrame:
+        return self.files.filter(IS_DATA)
+
+    @property
+    def deletes(self) -> pl.DataFrame:
+        return self.files.filter(~IS_DATA)
+
+    @property
+    def input_bytes(self) -> int:
+        return int(self.data["file_size_bytes"].sum())
+
+    def to_json(self) -> dict[str, Any]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "files"}
+        listed = self.files.drop(_LEFT_OUT, strict=False).write_json()
+        return values | {"reasons": list(self.reasons), "files": json.loads(listed)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        listed = pl.read_json(io.BytesIO(json.dumps(document["files"]).encode()), schema=_WIRE_FILES)
+        files = listed.with_columns(pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _LEFT_OUT)
+        return cls(
+            **{**document, "files": files.select(FILE_SCHEMA.names()), "reasons": tuple(document["reasons"])},
+        )
+
+
+_WIRE_FILES = pl.Schema({name: kind for name, kind in FILE_SCHEMA.items() if name not in _LEFT_OUT})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What the tasks of one run share: the table as it was when they were planned, and how to work."""
+
+    id: str
+    table: str
+    metadata: TableMetadata
+    """Without snapshots, and of the properties only those that say how files are written and read."""
+    snapshot_id: int
+    sequence_number: int | None
+    """The one that rewritten files take; version 1 has none."""
+    memory_bytes: int
+    verify: bool = False
+    """Compare the content of what is read with what was written, by hash."""
+
+    @property
+    def keeps_lineage(self) -> bool:
+        """Whether rows have ids that a rewrite must carry along."""
+        return self.metadata.format_version >= 3
+
+    def to_json(self) -> dict[str, Any]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"metadata": json.loads(self.metadata.model_dump_json())}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        metadata = TableMetadataUtil.parse_raw(json.dumps(document["metadata"]))
+        return cls(**{**document, "metadata": metadata})
+
+
+def trimmed(metadata: TableMetadata) -> TableMetadata:
+    """As much of a table's metadata as tasks need."""
+    properties = {key: value for key, value in metadata.properties.items() if key.startswith(_KEPT_PROPERTIES)}
+    return metadata.model_copy(
+        update={
+            "properties": properties,
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "current_snapshot_id": None,
+            "statistics": [],
+            "partition_statistics": [],
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What an attempt made: files that are part of no table yet, and the count of rows that proves them."""
+
+    task: int
+    attempt: int
+    add: tuple[NewFile, ...]
+    rows_in: int
+    rows_deleted: int
+    rows_out: int
+    copied_rows: int = 0
+    """Of the rows out: those that were copied undecoded."""
+    hash_in: str | None = None
+    hash_out: str | None = None
+    row_map: str | None = None
+    """A Parquet file as ROW_MAP_SCHEMA, to be removed after the commit."""
+    bytes_read: int = 0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    """Most memory that the attempt's process has had so far."""
+
+    @property
+    def bytes_written(self) -> int:
+        """Several vectors share one file."""
+        return sum({file.path: file.file_size_bytes for file in self.add}.values())
+
+    @property
+    def paths(self) -> set[str]:
+        """Everything the attempt wrote."""
+        return {file.path for file in self.add} | ({self.row_map} if self.row_map else set())
+
+    def to_json(self) -> dict[str, Any]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"add": [_file_to_json(file) for file in self.add]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
+        decoder = PartitionDecoder(metadata)
+        return cls(**{**document, "add": tuple(_file_from_json(file, decoder) for file in document["add"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailure:
+    """Why an attempt came to nothing."""
+
+    task: int
+    attempt: int
+    code: str
+    detail: str
+    hint: str | None = None
+    retryable: bool = False
+
+    @classmethod
+    def of(cls, task: int, attempt: int, error: BaseException) -> Self:
+        if isinstance(error, ArcticError):
+            return cls(
+                task=task,
+                attempt=attempt,
+                code=error.code,
+                detail=str(error),
+                hint=error.hint,
+                retryable=error.retryable,
+            )
+        detail = f"{type(error).__name__}: {error}".splitlines()[0]
+        return cls(task=task, attempt=attempt, code="internal", detail=detail, retryable=isinstance(error, OSError))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+TaskOutcome = TaskResult | TaskFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an attempt is."""
+
+    task: int
+    rows: int = field(default=0)
+    bytes: int = field(default=0)
+
+
+def _file_to_json(file: NewFile) -> dict[str, Any]:
+    values = {entry.name: getattr(file, entry.name) for entry in fields(file)}
+    metrics = {entry.name: dict(getattr(file.metrics, entry.name)) for entry in fields(file.metrics)}
+    for bounds in ("lower_bounds", "upper_bounds"):
+        metrics[bounds] = {key: b64encode(value).decode() for key, value in metrics[bounds].items()}
+    return values | {"partition": PartitionDecoder.key_of(file.partition), "metrics": metrics}
+
+
+def _file_from_json(document: Mapping[str, Any], decoder: PartitionDecoder) -> NewFile:
+    metrics = {name: {int(key): value for key, value in values.items()} for name, values in document["metrics"].items()}
+    for bounds in ("lower_bounds", "upper_bounds"):
+        metrics[bounds] = {key: b64decode(value) for key, value in metrics[bounds].items()}
+    return NewFile(
+        **{
+            **document,
+            "partition": decoder.values(document["spec_id"], document["partition"]),
+            "metrics": Metrics(**metrics),
+            "split_offsets": tuple(document["split_offsets"]),
+            "equality_ids": tuple(document["equality_ids"]),
+        }
+    )
