@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -78,13 +78,15 @@ def read_pieces(
     pace: Pace | None = None,
     *,
     dictionaries: bool = False,
+    row_groups: Collection[int] | None = None,
 ) -> Iterator[Piece]:
     """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
-    read; positions count them nevertheless. With `dictionaries` repetitive texts of Parquet files stay encoded."""
+    read; positions count them nevertheless. With `dictionaries` repetitive texts of Parquet files stay encoded; of Parquet
+    files only the `row_groups` with these numbers may be asked for."""
     with damage_told(path):
         match file_format:
             case "PARQUET":
-                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace(), dictionaries)
+                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace(), dictionaries, row_groups)
             case "ORC":
                 yield from _read_orc(io, path, mapping, field_ids)
             case "AVRO":
@@ -105,6 +107,7 @@ def _read_parquet(
     make_filter: MakeFilter,
     pace: Pace,
     dictionaries: bool,
+    row_groups: Collection[int] | None,
 ) -> Iterator[Piece]:
     with opened(io, path) as stream:
         # Reading ahead saves round trips to remote storage; one row group at a time, it holds no more than that.
@@ -123,12 +126,13 @@ def _read_parquet(
         columns = _leaves(file.columns(field_ids), source)
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         starts = list(accumulate((group.num_rows for group in groups), initial=0))
-        keep = list(range(len(groups)))
+        keep = sorted(row_groups) if row_groups is not None else list(range(len(groups)))
         if (condition := make_filter(file)) is not None:
             import pyarrow.dataset as ds  # brings pandas with it, and few readings have a condition
 
             fragment = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us").make_fragment(stream)
-            keep = [group.id for group in fragment.subset(condition, schema=file.schema).row_groups]
+            ruled_in = {group.id for group in fragment.subset(condition, schema=file.schema).row_groups}
+            keep = [index for index in keep if index in ruled_in]
         for index in keep:
             position = starts[index]
             if pace.row_bytes is None and groups[index].num_rows:

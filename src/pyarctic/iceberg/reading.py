@@ -5,7 +5,7 @@ Scans and rewrites read by the same rules, so that a rewrite never changes an an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,11 @@ class ReadFile:
         return bool(self._portions)
 
     @property
+    def has_deletes(self) -> bool:
+        """Whether any delete hits it."""
+        return bool(self._reading.matches.of(self.row["row"]))
+
+    @property
     def has_buried(self) -> bool:
         """Whether rows were found dead by their keys."""
         return bool(self._buried)
@@ -145,14 +150,17 @@ class ReadFile:
             self.bury(portion)
         return self.dead_positions()
 
-    def living(self, fields: Sequence[NestedField], dictionaries: bool = False) -> Iterator[tuple[Piece, Mask | None]]:
+    def living(
+        self, fields: Sequence[NestedField], *, dictionaries: bool = False, row_groups: Collection[int] | None = None
+    ) -> Iterator[tuple[Piece, Mask | None]]:
         """Pieces with the given columns and the mask of rows that no delete hits (None: all live). With `dictionaries`
-        repetitive texts come as the file has them, dictionary-encoded."""
+        repetitive texts come as the file has them, dictionary-encoded; of a Parquet file some row groups may be chosen."""
         row = self.row
         refuse_encrypted(self.path, row["key_metadata_bytes"])
         dead = self.dead_positions()
         keys = {field_id for portion in self._portions for field_id in portion.keys.top_level_ids}
-        for piece in self._pieces({field.field_id for field in fields} | keys, self._reading.pace, dictionaries):
+        wanted = {field.field_id for field in fields} | keys
+        for piece in self._pieces(wanted, self._reading.pace, dictionaries, row_groups):
             alive = _alive(dead, piece)
             for portion in self._portions:
                 index = self._reading.equality.index(portion)
@@ -176,7 +184,9 @@ class ReadFile:
                 rows = rows.set_column(index, rows.schema.field(index), values)
             return rows
 
-    def _pieces(self, field_ids: set[int], pace: Pace, dictionaries: bool = False) -> Iterator[Piece]:
+    def _pieces(
+        self, field_ids: set[int], pace: Pace, dictionaries: bool = False, row_groups: Collection[int] | None = None
+    ) -> Iterator[Piece]:
         reading = self._reading
         return read_pieces(
             reading.io,
@@ -187,6 +197,7 @@ class ReadFile:
             reading.make_filter,
             pace,
             dictionaries=dictionaries,
+            row_groups=row_groups,
         )
 
     def _metadata_values(self, field_id: int, piece: Piece) -> pa.Array | pa.Scalar:

@@ -110,7 +110,7 @@ def _partition_column(
     if isinstance(field.transform, VoidTransform):  # its source may be gone
         return _encoded(pa.nulls(batch.num_rows))
     source = schema.find_type(field.source_id)
-    column = _column(schema, field.source_id, batch)
+    column = source_column(schema, field.source_id, batch)
     if not pa.types.is_dictionary(column.type):
         return _encoded(apply_transform(field.transform, source, column))
     dictionary, places = column.dictionary, column.indices
@@ -121,7 +121,7 @@ def _partition_column(
     return codes[places.to_numpy()], values
 
 
-def _column(schema: Schema, field_id: int, batch: pa.RecordBatch) -> pa.Array:
+def source_column(schema: Schema, field_id: int, batch: pa.RecordBatch) -> pa.Array:
     accessor = schema.accessor_for_field(field_id)
     field = schema.fields[accessor.position]
     column = batch.column(field.name)

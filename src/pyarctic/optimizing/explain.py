@@ -196,12 +196,13 @@ def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder, p
 
 
 def _rule_row(rule: Rule, row: dict[str, Any], settings: Settings) -> RuleRow:
+    threshold = rule.threshold(settings)
     return RuleRow(
         name=rule.name,
         kind=rule.kind,
         unit=rule.unit,
         doc=rule.doc,
-        threshold=rule.threshold(settings),
+        threshold=None if threshold is None else float(threshold),
         measured=row[f"{rule.name}_measured"],
         met=row[f"{rule.name}_met"],
         next_at=row[f"{rule.name}_next_at"],

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyarctic.spark.functions import register_functions
 from pyarctic.spark.session import session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pyarctic.spark.engine import SparkEngine
 
-__all__ = ["SparkEngine", "session"]
+__all__ = ["SparkEngine", "register", "session"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the SQL functions `arctic_optimize` and `arctic_explain` known to any session."""
+    register_functions(spark)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 
@@ -19,9 +18,9 @@ from pyarctic.iceberg.deletefiles import Mask
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.reading import ReadFile, kept
 from pyarctic.iceberg.storage import opened
-from pyarctic.iceberg.transforms import _column as source_column
-from pyarctic.iceberg.transforms import apply_transform, partition_values
+from pyarctic.iceberg.transforms import apply_transform, partition_values, source_column
 from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
+from pyarctic.optimizing.kernel.copying import Copier
 from pyarctic.optimizing.kernel.encoding import worthy_columns
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
 from pyarctic.optimizing.kernel.ordering import Key, Sorter, sampled
@@ -49,11 +48,11 @@ class _Merge:
         self._number = {path: number for number, path in enumerate(self._sources)}
         self._sort_fields = list(job.metadata.sort_order().fields) if task.sort else []
         self._log = RunLog()
-        self._outputs = _Outputs(attempt, self._dictionaries())
+        self._outputs = _Outputs(attempt)
         self._hash_in = ContentHash() if job.verify else None
         self._rows_in = 0
+        self._copied_rows = 0
         self._partitions: dict[tuple[Any, ...], int] = {}
-        self._finished = False
 
     def __enter__(self) -> Self:
         return self
@@ -74,12 +73,29 @@ class _Merge:
 
     def run(self) -> None:
         if self._must_sort:
+            self._outputs.dictionaries = self._dictionaries()
             self._run_sorted()
             return
+        if self._run_copying():
+            return
+        self._outputs.dictionaries = self._dictionaries()
         self._outputs.begin(self._attempt.target())
         for number, position, rows, alive in self._living():
             self._log.add_piece(number, position, rows.num_rows if alive is None else len(alive), alive)
             self._outputs.write(rows)
+
+    def _run_copying(self) -> bool:
+        """Copy what need not be decoded, if that is most of it."""
+        with Copier(self._attempt, self._log, self._fields, self._number) as copier:
+            if not copier.is_worthwhile():
+                return False
+            self._outputs.take(copier.run())
+            self._rows_in, self._copied_rows = copier.rows_in, copier.copied_rows
+        if self._hash_in is not None:
+            for _ in self._living():
+                pass
+            self._rows_in = copier.rows_in
+        return True
 
     def _living(self) -> Iterator[tuple[int, int, pa.RecordBatch, Mask | None]]:
         """Number of the file, position of the piece, its living rows, and which of its rows live."""
@@ -183,6 +199,7 @@ class _Merge:
             rows_in=self._rows_in,
             rows_deleted=self._rows_in - self._log.rows,
             rows_out=rows_out,
+            copied_rows=self._copied_rows,
             hash_in=self._hash_in.text() if self._hash_in else None,
             hash_out=self._hash_of(files) if self._hash_in else None,
             row_map=row_map,
@@ -202,9 +219,9 @@ class _Merge:
 class _Outputs:
     """The data files of a task, one partition after the other."""
 
-    def __init__(self, attempt: Attempt, dictionaries: list[str] | None) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._dictionaries = dictionaries
+        self.dictionaries: list[str] | None = None
         self._done: list[NewFile] = []
         self._place: Target | None = None
         self._writer: DataFileWriter | None = None
@@ -226,7 +243,7 @@ class _Outputs:
                 expected_rows=task.expected_rows if whole else None,
                 expected_bytes=task.expected_bytes if whole else None,
             ),
-            dictionaries=self._dictionaries,
+            dictionaries=self.dictionaries,
             memory_bytes=job.memory_bytes // SHARE,
         )
 
@@ -234,6 +251,10 @@ class _Outputs:
         assert self._writer is not None  # noqa: S101  # `begin` comes first
         if rows.num_rows:
             self._writer.write(rows)
+
+    def take(self, files: list[NewFile]) -> None:
+        """Files that somebody else has written."""
+        self._done += files
 
     def finish(self) -> list[NewFile]:
         self._close()
@@ -265,4 +286,4 @@ def _key(number: int, field: SortField) -> Key:
 
 def _sortable(values: pa.Array) -> pa.Array:
     """In a type that Polars orders as Iceberg does."""
-    return values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else pc.cast(values, values.type)
+    return values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else values
