@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pyarctic._version import __version__
-from pyarctic.cli import catalog, doctor, errors, scan, table
+from pyarctic.cli import catalog, doctor, errors, optimize, scan, table
 from pyarctic.cli.output import Column, Frame, ReaderGone, emit
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_group, session
 from pyarctic.errors import UsageError
@@ -30,6 +30,9 @@ Catalogs come from --config FILE, $ARCTIC_CONFIG, ./arctic.yaml or ~/.config/arc
 
 app = new_group(ROOT_HELP)
 table.group.command("scan")(scan.scan)
+table.group.command("explain")(optimize.explain)
+table.group.command("optimize")(optimize.optimize)
+table.group.command("rollback")(optimize.rollback)
 app.add_typer(catalog.group, name="catalog")
 app.add_typer(table.group, name="table")
 app.command("doctor")(doctor.doctor)

@@ -54,6 +54,8 @@ class Section:
 
     title: str | None
     frame: Frame
+    plain: bool = False
+    """Without headings: what the columns are is plain to see."""
 
 
 def emit(
@@ -80,12 +82,19 @@ def emit(
     _close(frame, rows, for_people=output_format is Format.TABLE, limited=limit is not None)
 
 
-def emit_details(document: Mapping[str, Any], sections: Sequence[Section], *, output_format: Format, absolute: bool) -> None:
+def emit_details(
+    document: Mapping[str, Any],
+    sections: Sequence[Section],
+    *,
+    output_format: Format,
+    absolute: bool,
+    wide: bool = True,
+) -> None:
     """Write a page about one object: sections for people, the document for machines."""
     if output_format is Format.JSON:
         _write(json.dumps(jsonable(document), ensure_ascii=_ascii(), indent=2) + "\n")
     elif output_format is Format.NAME:
-        _write(f"{document['name']}\n")
+        _write(f"{document.get('name') or document['table']}\n")
     elif output_format is Format.CSV:
         columns = (Column("field", "field"), Column("value", "value"))
         _write_csv(columns, ({"field": key, "value": value} for key, value in _flat(document)))
@@ -102,7 +111,8 @@ def emit_details(document: Mapping[str, Any], sections: Sequence[Section], *, ou
                 _write(heading + people.markdown(section.frame.columns, rows, now))
             else:
                 _write(people.heading(section.title) if section.title else "")
-                _write_table(section.frame.columns, rows, now, wide=True, header=section.title is not None)
+                header = section.title is not None and not section.plain
+                _write_table(section.frame.columns, rows, now, wide=wide, header=header)
     _flush()
 
 

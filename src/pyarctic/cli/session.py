@@ -67,7 +67,8 @@ def note(text: str, *, style: str | None = None) -> None:
     console.print(Text(text, style=style or "dim"))
 
 
-def _progress_wanted() -> bool:
+def progress_wanted() -> bool:
+    """Whether somebody sits before stderr who wants to see work go on."""
     quiet = session.quiet or bool(os.environ.get("ARCTIC_NO_PROGRESS")) or os.environ.get("TERM") == "dumb"
     return not quiet and sys.stderr.isatty()
 
@@ -75,7 +76,7 @@ def _progress_wanted() -> bool:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """A spinner on stderr while long work goes on; nothing at all off a terminal."""
-    if not _progress_wanted():
+    if not progress_wanted():
         yield
         return
     from rich.console import Console

@@ -47,6 +47,13 @@ class Ledger:
     dropped: list[tuple[Done, str]] = field(default_factory=list)
     removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
 
+    def add(self, later: Ledger) -> None:
+        """What another round has committed."""
+        self.commits += later.commits
+        self.committed += later.committed
+        self.dropped += later.dropped
+        self.removed_deletes = pl.concat([self.removed_deletes, later.removed_deletes])
+
 
 class Committer:
     """Commits the tasks of one plan. Rejected together, they are tried one by one: only those whose files others have

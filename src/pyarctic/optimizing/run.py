@@ -13,12 +13,12 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadataV1
 
 from pyarctic.errors import UsageError, about
-from pyarctic.iceberg import conditions
+from pyarctic.iceberg import FILE_SCHEMA, conditions
 from pyarctic.iceberg.filelist import IS_VECTOR
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.pruning import prune_partitions
-from pyarctic.optimizing.commits import Committer, Done
+from pyarctic.optimizing.commits import Committer, Done, Ledger
 from pyarctic.optimizing.engines import Engine
 from pyarctic.optimizing.evaluate import Evaluation
 from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_explain
@@ -125,13 +125,20 @@ class _Run:
         plan = plan_table(self._table, self._options)
         if plan is None:
             return self._nothing()
+        first, ledger = plan, Ledger()
         self._watcher.planned(plan)
-        committer = Committer(self._table, plan, self._process_id, self._watcher.said)
         if not self._options.dry_run:
-            self._execute(plan, committer)
-        return self._report(plan, committer)
+            ledger = self._execute(plan)
+            if any(task.partition_key is None for task in plan.tasks) and ledger.commits:
+                # Rows of former partition specs have come to partitions that have files of their own: put them together.
+                again = plan_table(self._table.refresh(), self._options)
+                if again is not None and again.tasks:
+                    self._watcher.planned(again)
+                    ledger.add(self._execute(again))
+        return self._report(first, ledger)
 
-    def _execute(self, plan: Plan, committer: Committer) -> None:
+    def _execute(self, plan: Plan) -> Ledger:
+        committer = Committer(self._table, plan, self._process_id, self._watcher.said)
         job = self._job(plan)
         by_id = {task.id: task for task in plan.tasks}
         merged: list[Done] = []
@@ -158,29 +165,29 @@ class _Run:
         if converted:
             committer.commit_converted(converted)
         committer.commit_idle()
+        return committer.ledger
 
     def _job(self, plan: Plan) -> Job:
         metadata = plan.observation.metadata
         snapshot = metadata.snapshot_by_id(plan.observation.snapshot_id)
         assert snapshot is not None  # noqa: S101  # the plan was made of it
         return Job(
-            id=self._process_id,
+            id=str(uuid.uuid4()),
             table=self._table.name,
             metadata=trimmed(metadata),
             snapshot_id=snapshot.snapshot_id,
-            sequence_number=None if isinstance(metadata, TableMetadataV1) else snapshot.sequence_number,
+            sequence_number=None if isinstance(metadata, TableMetadataV1) else snapshot.sequence_number or 0,
             memory_bytes=self._options.memory_bytes,
             verify=self._options.verify,
         )
 
-    def _report(self, plan: Plan, committer: Committer) -> Report:
-        ledger, before = committer.ledger, plan.evaluation
-        after = before
+    def _report(self, plan: Plan, ledger: Ledger) -> Report:
+        before = after = plan.evaluation
         if ledger.commits:
             after = evaluate_table(self._table.refresh()) or before
         added = [file for one in ledger.committed for file in one.result.add]
         merges = [one for one in ledger.committed if one.task.action == "merge"]
-        replaced = pl.concat([before.files.clear(), *(_known(before, one) for one in merges)])
+        replaced = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *(one.task.data for one in merges)])
         deletes = ledger.removed_deletes
         decoder = PartitionDecoder(plan.observation.metadata)
         return Report(
@@ -235,10 +242,6 @@ class _Run:
             before=Amounts(),
             after=Amounts(),
         )
-
-
-def _known(evaluation: Evaluation, done: Done) -> pl.DataFrame:
-    return evaluation.files.join(done.task.data.select("file_path"), on="file_path", how="semi")
 
 
 def _delete_counts(deletes: pl.DataFrame) -> dict[str, int]:

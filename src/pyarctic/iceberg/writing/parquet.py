@@ -27,8 +27,7 @@ from pyarctic.iceberg.writing.properties import number, positive_property
 from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH, Rolling
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
-_FIRST_GUESS = 0.4
-"""Bytes in the file for a byte in memory, until the first row group tells."""
+_TRIED_ROWS = 32 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +142,18 @@ class DataFileWriter:
         """What a row is expected to weigh in the file, and at how many bytes the file is full."""
         memory = rows.nbytes / rows.num_rows
         if self._ratio is None:
-            guess = self._rolling
-            known = guess.expected_bytes / guess.expected_rows if guess.expected_bytes and guess.expected_rows else None
-            self._ratio = known / memory if known and memory else _FIRST_GUESS
+            self._ratio = self._tried(rows.slice(0, _TRIED_ROWS))
         row_bytes = max(memory * self._ratio, 0.001)
         return row_bytes, self._rolling.goal(self._file_bytes(), self._rows_done, row_bytes)
+
+    def _tried(self, rows: pa.RecordBatch) -> float:
+        """Bytes in a file for a byte in memory, of some rows that are encoded and thrown away."""
+        sink = pa.BufferOutputStream()
+        schema = _with_dictionaries(self._schema, [rows])
+        with self._settings.writer(sink, schema, [], self._dictionaries) as writer:
+            writer.write_table(_joined([rows], schema), row_group_size=rows.num_rows)
+            encoded = sink.tell()
+        return float(encoded / max(rows.nbytes, 1))
 
     def _file_bytes(self) -> int:
         return self._open.stream.tell() if self._open else 0

@@ -18,8 +18,6 @@ class Rolling:
 
     target_bytes: int
     expected_rows: int | None = None
-    expected_bytes: int | None = None
-    """A guess of what the rows weigh in files, until the first ones are written."""
 
     def goal(self, file_bytes: int, rows_done: int, row_bytes: float) -> float:
         """Bytes at which the current file is full. It has `file_bytes` now; of all rows `rows_done` are in it or in files

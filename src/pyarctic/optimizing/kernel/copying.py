@@ -140,9 +140,7 @@ class _Output:
         self._target: Target = attempt.target()
         self.settings = ParquetSettings.of(attempt.job.metadata.properties)
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
-        self._rolling = Rolling(
-            target_bytes=task.target_bytes, expected_rows=task.expected_rows, expected_bytes=task.expected_bytes
-        )
+        self._rolling = Rolling(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
         self._row_bytes = task.expected_bytes / max(task.expected_rows, 1)
         self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // SHARE)
         self._waiting: list[pa.RecordBatch] = []

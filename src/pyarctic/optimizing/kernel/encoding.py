@@ -12,11 +12,16 @@ from pyiceberg.table.name_mapping import NameMapping
 
 from pyarctic.iceberg.datafiles import damage_told
 from pyarctic.iceberg.projection import fields_by_id, names_for
+from pyarctic.iceberg.reading import ROW_ID
 from pyarctic.iceberg.storage import opened
 
 _SAMPLED_FILES = 4
 _TELLING_ROWS = 50_000
-"""In a smaller row group most values are new, however often they are repeated in the next."""
+"""In a smaller row group most values are new, however often they are repeated in the next; only extremes can be told."""
+_LEAST_ROWS = 5_000
+_NUMBER_REPEATS, _TEXT_BYTES = 2, 16
+_LINEAGE = {ROW_ID.field_id}
+"""No row has the id of another."""
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _LARGE_DICTIONARY_BYTES = 256 << 10
 
@@ -25,7 +30,7 @@ def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None
     """Paths of the columns of `schema` (with field ids) that are to be dictionary-encoded; None when nothing is known.
 
     Only top-level columns of plain types are judged. All others keep their dictionary."""
-    unworthy: set[int] = set()
+    unworthy = {int(field.metadata[b"PARQUET:field_id"]) for field in schema} & _LINEAGE
     step = max(len(paths) // _SAMPLED_FILES, 1)
     for path in paths[::step][:_SAMPLED_FILES]:
         with damage_told(path), opened(io, path) as stream:
@@ -39,7 +44,7 @@ def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None
 
 def _unworthy_ids(source: pq.ParquetFile, mapping: NameMapping | None) -> set[int]:
     metadata = source.metadata
-    if not metadata.num_row_groups or metadata.row_group(0).num_rows < _TELLING_ROWS:
+    if not metadata.num_row_groups or metadata.row_group(0).num_rows < _LEAST_ROWS:
         return set()
     group = metadata.row_group(0)
     chunks = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
@@ -55,6 +60,9 @@ def _pays(chunk: pq.ColumnChunkMetaData) -> bool:
     dictionary_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
     value_bytes = chunk.total_uncompressed_size / chunk.num_values
     width = _WIDTHS.get(chunk.physical_type)
+    if chunk.num_values < _TELLING_ROWS:
+        repeats = dictionary_bytes * _NUMBER_REPEATS < chunk.num_values * (width or 0)
+        return bool(value_bytes < _TEXT_BYTES if width is None else repeats)
     most = 2.0 if width is None else min(0.55 * width, 2.2)
     return bool(dictionary_bytes <= _LARGE_DICTIONARY_BYTES and value_bytes <= most)
 

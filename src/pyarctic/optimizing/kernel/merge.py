@@ -241,7 +241,6 @@ class _Outputs:
             rolling=Rolling(
                 target_bytes=task.target_bytes,
                 expected_rows=task.expected_rows if whole else None,
-                expected_bytes=task.expected_bytes if whole else None,
             ),
             dictionaries=self.dictionaries,
             memory_bytes=job.memory_bytes // SHARE,
