@@ -1,4 +1,4 @@
-"""The long form: every version on every catalog, with a summary."""
+"""The long form: every version on every catalog, then healing beside statements of Spark, with a summary."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pathlib import Path
 
 from tests.oracle import session
 from tests.services import rest
-from tests.stress import race
+from tests.stress import neighbours, race
 from tests.stress.catalogs import add_rest_to_spark
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="how long each race lasts")
-    parser.add_argument("--only", default="", help="such as v3-rest")
-    seconds, only = parser.parse_args().seconds, parser.parse_args().only
+    parser.add_argument("--statements", type=int, default=100, help="how many statements healing has to spare, in each mode")
+    parser.add_argument("--only", default="", help="such as v3-rest, or neighbours")
+    options = parser.parse_args()
+    seconds, only = options.seconds, options.only
     failed = 0
     with tempfile.TemporaryDirectory(prefix="stress-") as name:
         folder = Path(name)
@@ -38,7 +40,35 @@ def main() -> int:
                 sys.stdout.write(f"{result}\n")
                 sys.stdout.flush()
                 failed += bool(result.faults)
+            if only in ("", "neighbours"):
+                failed += _neighbours(folder, oracle, options.statements)
     return failed
+
+
+def _neighbours(folder: Path, oracle: session.Oracle, statements: int) -> int:
+    """At most one statement in a hundred may fail because of healing."""
+    results = []
+    for version, mode in ((2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")):
+        title = f"v{version}-{mode}"
+        (folder / f"neighbours-{title}").mkdir()
+        results.append(
+            neighbours.run(
+                title,
+                folder / f"neighbours-{title}",
+                oracle.spark,
+                session.NAME,
+                oracle.catalog.properties,
+                version=version,
+                mode=mode,
+                statements=statements,
+            )
+        )
+        sys.stdout.write(f"{results[-1]}\n")
+        sys.stdout.flush()
+    failures = sum(len(result.failed) for result in results) / sum(result.statements for result in results)
+    sys.stdout.write(f"{failures:.2%} of the statements failed\n")
+    unwell = [result for result in results if result.wrong_rows or result.worst_other < 90]
+    return int(failures > 0.01) + len(unwell)
 
 
 if __name__ == "__main__":

@@ -108,8 +108,9 @@ def optimize(
         note("dry run: nothing was changed")
         return
     from pyarctic import optimize as run
-    from pyarctic.cli.watching import watching
+    from pyarctic.cli.watching import heed_interrupts, watching
 
+    heed_interrupts()
     try:
         with watching(name) as watcher:
             report = run(

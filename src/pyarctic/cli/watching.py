@@ -4,6 +4,7 @@ Loaded only by the command that needs it, because Rich is."""
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from pyarctic.cli.explained import place
@@ -31,6 +33,13 @@ def watching(table: str) -> Iterator[Lines]:
     bar = Bar(table, Console(stderr=True))
     with bar.drawn:
         yield bar
+
+
+def heed_interrupts() -> None:
+    """Let Ctrl-C end a wait at once. Polars, when it is loaded, has the system go on waiting instead."""
+    import pyarctic.optimizing  # noqa: F401  # loads Polars
+
+    signal.siginterrupt(signal.SIGINT, True)
 
 
 class Lines:
@@ -75,12 +84,12 @@ class Bar(Lines):
         super().__init__()
         columns: tuple[ProgressColumn, ...] = (
             SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            _Amounts(),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            _Amounts(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True),
         )
-        self.drawn = Progress(*columns, console=console, transient=True)
+        self.drawn = Progress(*columns, console=console, transient=True, expand=True)
         self._row = self.drawn.add_task(f"planning {table}", total=None, tasks="")
         self._table = table
         self._sizes: dict[int, int] = {}

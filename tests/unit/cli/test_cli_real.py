@@ -6,27 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from tests.unit.cli.library import Arctic
+from tests.unit.cli.orders import BY_CITY, SCHEMA, new_catalog, orders
 
 NAME = "demo.shop.orders"
-SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=True, doc="the order"),
-    NestedField(2, "city", StringType()),
-    NestedField(3, "ts", TimestamptzType()),
-    identifier_field_ids=[1],
-)
-BY_CITY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="city"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +24,14 @@ class Lake:
     snapshots: tuple[int, ...]
 
 
-def orders(first: int, cities: list[str | None]) -> pa.Table:
-    when = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
-    fields = [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("city", pa.string()),
-        pa.field("ts", pa.timestamp("us", tz="UTC")),
-    ]
-    columns = [list(range(first, first + len(cities))), cities, [when] * len(cities)]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)], schema=pa.schema(fields))
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    warehouse = tmp_path / "warehouse"
-    warehouse.mkdir()
-    uri = f"sqlite:///{warehouse}/catalog.db"
-    catalog = SqlCatalog("demo", uri=uri, warehouse=f"file://{warehouse}")
-    catalog.create_namespace("shop")
+    catalog = new_catalog(tmp_path)
     table = catalog.create_table("shop.orders", SCHEMA, partition_spec=BY_CITY, properties={"owner": "anna"})
     table.append(orders(1, ["Oslo", "Rome"]))
     table.append(orders(3, ["Oslo", None]))
     table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "first").commit()
     catalog.create_table("shop.empty", SCHEMA)
-    text = f"catalogs:\n  demo: {{type: sql, uri: '{uri}', warehouse: 'file://{warehouse}'}}\n"
-    (tmp_path / "arctic.yaml").write_text(text, encoding="utf-8")
     yield Lake(tmp_path, tuple(snapshot.snapshot_id for snapshot in table.snapshots()))
     catalog.close()
 

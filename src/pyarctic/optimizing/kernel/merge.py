@@ -119,7 +119,7 @@ class _Merge:
             keys = [Key(column=_PARTITION), *keys]
         else:
             self._outputs.begin(self._attempt.target())
-        with Sorter(keys, self._attempt.job.memory_bytes // SHARE, self._sample) as sorter:
+        with Sorter(keys, self._attempt.job.memory_bytes // (2 * SHARE), self._sample) as sorter:
             for number, position, rows, alive in self._living():
                 sorter.add(self._with_keys(rows, number, position, alive))
             for batch in sorter.batches():

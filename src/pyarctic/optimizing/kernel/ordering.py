@@ -170,9 +170,8 @@ class _Ranges:
         if place not in self._files:
             path = Path(tempfile.mkstemp(dir=self._folder, suffix=".arrows")[1])
             sink = pa.OSFile(str(path), "wb")
-            options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-            self._files[place] = (path, pa.ipc.new_stream(sink, rows.schema, options=options), sink)
-        # A slice would be written with all it is a slice of.
+            # Not compressed: it is read once, soon, and mostly from memory that is free anyway.
+            self._files[place] = (path, pa.ipc.new_stream(sink, rows.schema), sink)
         self._files[place][1].write_batch(rows)
         self._sizes[place] = self._sizes.get(place, 0) + rows.nbytes
 

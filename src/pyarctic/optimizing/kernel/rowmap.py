@@ -34,6 +34,7 @@ _SCHEMA = pa.schema(
         ("target_position", pa.int64()),
     ]
 )
+_REPETITIVE = ["source", "length", "target"]
 Integers = npt.NDArray[np.int64]
 Runs = npt.NDArray[Any]
 
@@ -87,7 +88,9 @@ class RunLog:
         with (
             written_whole(target.io, path),
             target.io.new_output(path).create() as stream,
-            pq.ParquetWriter(stream, _SCHEMA, compression="zstd", compression_level=1, store_schema=False) as writer,
+            pq.ParquetWriter(
+                stream, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=_REPETITIVE, store_schema=False
+            ) as writer,
         ):
             for table in self._tables(names, ends):
                 writer.write_table(table)
@@ -108,7 +111,8 @@ def _divided(runs: Runs, at: int, names: list[pa.Array], ends: Integers) -> pa.T
     begins = at + np.concatenate([[0], np.cumsum(runs["length"], dtype=np.int64)])
     stop = begins[-1]
     cuts = ends[(ends > at) & (ends < stop)]
-    starts = np.unique(np.concatenate([begins[:-1], cuts]))
+    cuts = cuts[begins[np.searchsorted(begins, cuts)] != cuts]  # some files end with a run
+    starts = np.insert(begins[:-1], np.searchsorted(begins[:-1], cuts), cuts)
     run = np.searchsorted(begins, starts, side="right") - 1
     file = np.searchsorted(ends, starts, side="right")
     file_begins = np.concatenate([[0], ends])[file]

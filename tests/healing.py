@@ -1,0 +1,78 @@
+"""Healing in this process, with hooks for others who write to the table meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+from pyiceberg.io import FileIO
+
+from pyarctic.optimizing import Job, KindChoice, Options, Plan, Progress, Report, Task, TaskFailure, TaskOutcome, TaskResult
+from pyarctic.optimizing.kernel import Bench, execute
+from pyarctic.optimizing.run import optimize_table
+from pyarctic.tables import Table
+
+Meanwhile = Callable[[], None]
+
+
+def nobody() -> None:
+    """Nobody else writes."""
+
+
+class InProcessEngine:
+    """Works on tasks one after the other, without processes. Jobs, tasks and results go through JSON, as with workers."""
+
+    name = "in-process"
+
+    def __init__(self, after_task: Meanwhile = nobody, before_commit: Meanwhile = nobody) -> None:
+        """`after_task` is called after each task but the last, `before_commit` after the last: their commit comes next."""
+        self.after_task = after_task
+        self.before_commit = before_commit
+        self.tasks: list[Task] = []
+        self.results: list[TaskOutcome] = []
+
+    def run(self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]) -> Iterator[TaskOutcome]:
+        bench = Bench.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
+        for number, task in enumerate(tasks, start=1):
+            outcome = self._outcome(bench, task, listen)
+            self.tasks.append(task)
+            self.results.append(outcome)
+            (self.before_commit if number == len(tasks) else self.after_task)()
+            yield outcome
+
+    @staticmethod
+    def _outcome(bench: Bench, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
+        try:
+            result = execute(bench, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
+        except Exception as error:  # noqa: BLE001  # as workers do
+            return TaskFailure.of(task.id, 0, error)
+        return TaskResult.from_json(json.loads(json.dumps(result.to_json())), bench.job.metadata)
+
+
+class Onlooker:
+    """A watcher that lets others write after every commit of the run."""
+
+    def __init__(self, after_commit: Meanwhile = nobody) -> None:
+        self._after_commit = after_commit
+        self.plans: list[Plan] = []
+        self.told: list[str] = []
+
+    def planned(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def ended(self, task: int, failure: TaskFailure | None) -> None: ...
+
+    def said(self, text: str) -> None:
+        self.told.append(text)
+        if text.startswith("committed"):
+            self._after_commit()
+
+
+def heal(
+    table: Table, kind: KindChoice = "auto", *, verify: bool = True, meanwhile: Meanwhile = nobody, memory_bytes: int = 64 << 20
+) -> Report:
+    """Heal once in this process, looking at all rows twice; `meanwhile` is called right before the run's first commit."""
+    options = Options(kind=kind, verify=verify, memory_bytes=memory_bytes)
+    return optimize_table(table.refresh(), InProcessEngine(before_commit=meanwhile), options)
