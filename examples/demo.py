@@ -1,22 +1,20 @@
-"""`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic looks at it, reads it, and merges
-a part of it while somebody deletes in the very same files.
+"""`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic looks at it, explains what it
+needs and heals it, while somebody deletes in the very same files; then once more, on Spark.
 
 Everything lives in .demo/, which is made anew by every run.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -26,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 import pyarctic
-from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Proof
+from pyarctic.iceberg.committing import Change, ContentHash
 from pyarctic.iceberg.writing import (
     DataFileWriter,
     FileNames,
@@ -35,6 +33,7 @@ from pyarctic.iceberg.writing import (
     write_equality_deletes,
     write_position_deletes,
 )
+from pyarctic.optimizing import Plan, Progress, TaskFailure
 from pyarctic.tables import Table
 
 ROOT = Path(__file__).parents[1]
@@ -78,30 +77,47 @@ def main() -> int:
         catalog.load_table("shop.orders").scan().to_arrow()
     except ValueError as refusal:
         console.print(f"  PyIceberg: [yellow]{refusal}[/]")
-    start = time.perf_counter()
-    rows = table.scan().to_arrow()
-    files = table.files().height
-    found = {row["id"]: row["amount"] for row in rows.to_pylist()}
-    if found != expected or rows.num_rows != len(expected):
-        console.print(f"  [red]{rows.num_rows} rows read, {len(expected)} expected[/]")
+    seen = figures(table)
+    if not same_rows(table, expected):
         return 1
-    seconds = time.perf_counter() - start
-    figures = f"{rows.num_rows:,} rows from {files:,} files in {seconds:.1f} s"
-    console.print(f"  PyArctic:  [green]{figures}, exactly what the stream meant[/]")
+    told = f"{len(expected):,} rows from {seen.files:,} files in {seen.seconds:.1f} s"
+    console.print(f"  PyArctic:  [green]{told}, exactly what the stream meant[/]")
     arctic("table", "scan", TABLE, "--where", "region = 'emea' and amount > 950", "--columns", "id,amount", "--limit", "5")
 
-    say("Merging one partition while a writer deletes in it", "the delete is moved over to the new file, not lost")
-    change = merge(table, "emea")
-    gone = delete_one(table, "emea")
-    committed = table.commit(change)
-    del expected[gone]
-    found = {row["id"]: row["amount"] for row in table.scan().to_arrow().to_pylist()}
-    if found != expected:
-        console.print("  [red]the rows are not those that were written[/]")
+    say("What is wrong with it", "the very rules and tasks that a run would execute")
+    arctic("table", "explain", TABLE)
+
+    say("Healing it while a writer deletes in it", "the delete is moved over to the new files, not lost")
+    before = figures(table)
+    late = LateWriter(table)
+    report = pyarctic.optimize(TABLE, verify=True, watcher=late)
+    del expected[late.gone]
+    console.print(str(report), soft_wrap=True)
+    after = figures(table.refresh())
+    if not same_rows(table, expected):
         return 1
-    moved = f"{change.remove.height} files became {len(change.add)}; {committed.rebased_rows} late delete moved over"
-    console.print(f"  [green]{moved}; every row accounted for[/]")
-    arctic("table", "snapshots", TABLE, "--limit", "1", "--json")
+    console.print(
+        f"  [green]{before.files:,} files became {after.files:,}; {report.rebased_rows} late delete moved over; "
+        f"{len(expected):,} rows, every one accounted for[/]"
+    )
+    console.print(f"  [green]reading all rows: {before.seconds:.2f} s before, {after.seconds:.2f} s after[/]")
+    arctic("table", "snapshots", TABLE, "--limit", "3")
+    arctic("table", "optimize", TABLE)
+
+    say("The stream goes on, and Spark heals", "tasks run inside Spark's executors; here a local Spark")
+    expected |= stream(table, seed=8)
+    held = content(table.scan().to_arrow())
+    arctic("table", "optimize", TABLE, "--engine", "spark")
+    if not same_rows(table.refresh(), expected):
+        return 1
+    healed = content(table.scan().to_arrow())
+    verdict = "equal" if held == healed else "NOT EQUAL"
+    console.print(f"  [green]content hash before {held}, after {healed}: {verdict}[/]")
+    if held != healed:
+        return 1
+
+    say("Undoing it", "rows are the same, so nothing is lost either way")
+    arctic("table", "rollback", TABLE, "--dry-run")
     arctic("table", "rewrite-manifests", TABLE)
 
     say("Looking back", "every snapshot can still be read")
@@ -113,6 +129,7 @@ def main() -> int:
     for command in (
         "doctor",
         f"table show {TABLE}",
+        f"table explain {TABLE} --json",
         f"table files {TABLE} --wide",
         f"table scan {TABLE} --json --limit 3",
     ):
@@ -120,9 +137,53 @@ def main() -> int:
     return 0
 
 
-def stream(table: Table) -> dict[int, int]:
+@dataclass(frozen=True)
+class Figures:
+    files: int
+    seconds: float
+
+
+def figures(table: Table) -> Figures:
+    """How many files the table has, and how long it takes to read them."""
+    start = time.perf_counter()
+    table.scan().count()
+    table.scan().to_arrow()
+    return Figures(files=table.files().height, seconds=time.perf_counter() - start)
+
+
+def content(rows: pa.Table) -> str:
+    """A hash that does not depend on the order of rows."""
+    return ContentHash().add(rows).text()
+
+
+def same_rows(table: Table, expected: dict[int, int]) -> bool:
+    rows = table.scan().to_arrow()
+    found = {row["id"]: row["amount"] for row in rows.to_pylist()}
+    if found != expected or rows.num_rows != len(expected):
+        console.print(f"  [red]{rows.num_rows} rows read, {len(expected)} expected[/]")
+        return False
+    return True
+
+
+class LateWriter:
+    """Looks on while the table is healed, and deletes a row when the first task has ended."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.gone = -1
+
+    def planned(self, plan: Plan) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def said(self, text: str) -> None: ...
+
+    def ended(self, task: int, failure: TaskFailure | None) -> None:  # noqa: ARG002  # a Watcher's
+        if self.gone < 0:
+            self.gone = delete_one(self._table, "emea")
+
+
+def stream(table: Table, seed: int = 7) -> dict[int, int]:
     """Upserts in small batches; gives the rows that must be there in the end."""
-    rng = random.Random(7)
+    rng = random.Random(seed)
     expected: dict[int, int] = {}
     for _ in track(range(COMMITS), description="  writing", console=console, transient=True):
         batch = {rng.randrange(2_000): rng.randrange(1_000) for _ in range(CHANGES)}
@@ -139,40 +200,17 @@ def stream(table: Table) -> dict[int, int]:
     return expected
 
 
-def written(table: Table, region: str | None, rows: pa.Table, sequence_number: int | None = None) -> list[NewFile]:
+def written(table: Table, region: str | None, rows: pa.Table) -> list[NewFile]:
     """Data files of one partition, not committed yet."""
     with DataFileWriter(target(table, region)) as writer:
         for batch in rows.to_batches():
             writer.write(batch)
-    return [replace(file, data_sequence_number=sequence_number) for file in writer.files]
+    return writer.files
 
 
 def target(table: Table, region: str | None) -> Target:
     view = table.view
     return Target(metadata=view.metadata, io=view.io, spec_id=0, partition=(region,), names=FileNames())
-
-
-def merge(table: Table, region: str) -> Change:
-    """All files of a partition in one, without the deleted rows; where every row went is told in the row map."""
-    snapshot = table.view.metadata.current_snapshot()
-    assert snapshot is not None
-    files = table.file_list.frame()
-    data = files.filter((pl.col("content") == 0) & (pl.col("partition") == json.dumps([region])))
-    alive = table.scan(["id", "region", "amount", "_file", "_pos"], where=f"region = '{region}'").to_arrow()
-    new = written(table, region, alive.select(ARROW_SCHEMA.names), snapshot.sequence_number)
-    row_map = pl.DataFrame(
-        {
-            "source": alive["_file"].to_pylist(),
-            "position": alive["_pos"].to_pylist(),
-            "length": [1] * alive.num_rows,
-            "target": [new[0].path] * alive.num_rows,
-            "target_position": range(alive.num_rows),
-        },
-        ROW_MAP_SCHEMA,
-    )
-    read = int(data["record_count"].sum())
-    proof = Proof(rows_in=read, rows_deleted=read - alive.num_rows, rows_out=alive.num_rows)
-    return Change(start=snapshot.snapshot_id, add=tuple(new), remove=data, rewrites=True, proof=proof, row_map=row_map)
 
 
 def delete_one(table: Table, region: str) -> int:

@@ -1,7 +1,7 @@
 """Good neighbours: Spark deletes and merges rows in one partition, on a beat, while the whole table is healed in a loop.
 
-Iceberg Java does not repeat a statement whose data file was replaced. So every statement that fails here fails because of us.
-"""
+Iceberg Java does not repeat a statement whose data file was replaced. So every statement that fails here fails because of
+us. """
 
 from __future__ import annotations
 
@@ -163,10 +163,11 @@ class _Statements:
             for key in chosen:
                 del self._rows[key]
             return
-        new = {key: f"m{turn}" for key in [*chosen, (10_000_000 + turn) * PARTITIONS + BUSY]}
+        new = dict.fromkeys([*chosen, (10000000 + turn) * PARTITIONS + BUSY], f"m{turn}")
         source = ", ".join(f"({key}L, {BUSY}, '{value}')" for key, value in new.items())
         self._spark.sql(
-            f"merge into {self._table} t using (select * from values {source} as x(id, p, v)) s on t.id = s.id and t.p = {BUSY} "
+            f"merge into {self._table} t using (select * from values {source} as x(id, p, v)) s on t.id = s.id and "
+            f"t.p = {BUSY} "
             "when matched then update set * when not matched then insert *"
         )
         self._rows |= new

@@ -49,9 +49,14 @@ def is_ours(snapshot: Snapshot) -> bool:
 
 
 def is_statement(snapshot: Snapshot) -> bool:
-    """Whether somebody else changed rows: deleted, updated, merged or overwrote."""
-    changes = snapshot.summary is not None and snapshot.summary.operation in (Operation.OVERWRITE, Operation.DELETE)
-    return changes and not is_ours(snapshot)
+    """Whether somebody else changed rows that were there: deleted, updated, merged or overwrote. Streams that upsert by
+    equality deletes do not count: they name no data file, so nothing that becomes of one can make them fail."""
+    summary = snapshot.summary
+    if summary is None or summary.operation not in (Operation.OVERWRITE, Operation.DELETE) or is_ours(snapshot):
+        return False
+    by_keys = int(summary.additional_properties.get("added-equality-deletes") or 0) > 0
+    replaces = int(summary.additional_properties.get("deleted-data-files") or 0) > 0
+    return replaces or not by_keys
 
 
 def snapshot_times(metadata: TableMetadata) -> pl.DataFrame:

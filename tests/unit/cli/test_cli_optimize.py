@@ -71,9 +71,8 @@ def test_explain(arctic: Arctic, lake: SqlCatalog) -> None:
     assert ["0", "merge", "minor", "city=Oslo", "3", "1"] in [line[:6] for line in words]
     assert ["Data", "files", "6", "→", "about", "2"] in words
     assert "did you mean self-optimizing.target-size?" in ran.out
-    narrow = arctic("table", "explain", NAME, "--limit", "1", "--kind", "full")
-    assert "1 of 2 tasks" not in narrow.err
-    assert "1 of 3 tasks; `arctic table explain --limit 0` shows all" in narrow.err
+    limited = arctic("table", "explain", NAME, "--limit", "1")
+    assert "1 of 2 tasks; `arctic table explain --limit 0` shows all" in limited.err
 
 
 def test_explain_gives_way_on_a_narrow_terminal(arctic: Arctic, lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +198,8 @@ def test_partitions_with_writers_are_held_back(arctic: Arctic, lake: SqlCatalog)
     ran = arctic("table", "optimize", NAME, "--where", "city = 'Oslo'", "--dry-run", "--json")
     assert ran.json["held_back"] == ["city=Oslo"]
     assert "1 partition held back, because others change rows there: city=Oslo" in ran.err
-    assert "Waiting" not in arctic("table", "optimize", NAME, "--ignore-writers", "--dry-run").out
+    ran = arctic("table", "optimize", NAME, "--ignore-writers", "--dry-run")
+    assert ["merge", "minor", "city=Oslo"] in [line.split()[1:4] for line in ran.out.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from pyarctic.optimizing.run import plan_table
 
     monkeypatch.chdir(tmp_path)
-    pyarctic.config.reset()  # type: ignore[attr-defined]
+    pyarctic.config.reset()
     plan = plan_table(pyarctic.table(NAME), Options())
     assert plan is not None
     screen = io.StringIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyarctic.iceberg.reading import ReadFile
 from pyarctic.iceberg.vectors import Positions
 from pyarctic.iceberg.writing import NewFile, write_position_deletes, write_vectors
 from pyarctic.optimizing.kernel.inputs import Attempt
@@ -54,7 +55,7 @@ class _Conversion:
             whole = everything if self._with_vectors else new
             self._waiting.setdefault(place, {})[file.path] = whole
             self._held += len(whole)
-            if self._held > _MOST_POSITIONS or not self._by_partition:
+            if self._held > _MOST_POSITIONS or not self._is_shared(file):
                 self._flush()
         self._flush()
 
@@ -62,12 +63,12 @@ class _Conversion:
     def _with_vectors(self) -> bool:
         return self._attempt.job.metadata.format_version >= 3
 
-    @property
-    def _by_partition(self) -> bool:
+    def _is_shared(self, file: ReadFile) -> bool:
         """Whether one file tells of many data files. Vectors share a Puffin file anyway. A position delete file about one
-        data file leaves the table together with it, so that is the default."""
+        data file leaves the table together with it, so that is the default; small files will leave together."""
         granularity = self._attempt.job.metadata.properties.get("write.delete.granularity", "file")
-        return self._with_vectors or granularity.lower() == "partition"
+        is_small = file.row["file_size_bytes"] < self._attempt.task.target_bytes / 8
+        return self._with_vectors or is_small or granularity.lower() == "partition"
 
     def _flush(self) -> None:
         for (spec_id, key), dead in self._waiting.items():
