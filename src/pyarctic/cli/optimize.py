@@ -127,7 +127,7 @@ def optimize(
     except KeyboardInterrupt:
         note("interrupted: what was committed stays, the rest of the table is as it was")
         raise
-    sections = list(reported(report, watcher.partitions))
+    sections = list(reported(report, watcher.failed))
     emit_details(report.to_dict(), sections, output_format=wanted, absolute=False, wide=wide)
     if dry_run:
         note("dry run: nothing was changed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyarctic.cli.explained import facts, health_text, place, span
@@ -32,8 +32,10 @@ FAILURE_COLUMNS = (
 _MOST_PLACES = 10
 
 
-def reported(report: Report, partitions: Mapping[int, str]) -> Iterator[Section]:
-    """What was done and what it cost; the table before and after; how well that was foreseen; what did not work out."""
+def reported(report: Report, failed: Sequence[str]) -> Iterator[Section]:
+    """What was done and what it cost; the table before and after; how well that was foreseen; what did not work out.
+
+    `failed` are the partitions of the tasks that failed."""
     yield facts(None, _header(report))
     if report.changed:
         yield Section(title="Table", frame=Frame(columns=CHANGE_COLUMNS, rows=list(_changes(report))))
@@ -42,12 +44,12 @@ def reported(report: Report, partitions: Mapping[int, str]) -> Iterator[Section]
     failures = [
         {
             "task": failure.task,
-            "partition": place(partitions.get(failure.task, "")),
+            "partition": place(partition),
             "code": failure.code,
             "detail": failure.detail,
             "hint": failure.hint,
         }
-        for failure in report.failures
+        for failure, partition in zip(report.failures, failed, strict=True)
     ]
     yield Section(title="Failed", frame=Frame(columns=FAILURE_COLUMNS, rows=failures))
 
@@ -87,7 +89,9 @@ def _header(report: Report) -> Iterator[tuple[str, str]]:
     if not report.changed:
         yield "Health", health_text(report.health_before)
     if report.tasks_planned:
-        parts = [f"{format_count(report.tasks_committed)} of {format_count(report.tasks_planned)} committed"]
+        # A run that went round again has done more than it planned at first.
+        planned = f" of {format_count(report.tasks_planned)}" if report.tasks_committed <= report.tasks_planned else ""
+        parts = [f"{format_count(report.tasks_committed)}{planned} committed"]
         parts += [f"{report.tasks_dropped:,} in vain"] if report.tasks_dropped else []
         parts += [f"{len(report.failures):,} failed"] if report.failures else []
         yield "Tasks", ", ".join(parts)

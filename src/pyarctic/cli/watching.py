@@ -46,12 +46,15 @@ class Lines:
     """One line when a task ends or something is committed."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, str] = {}
-        """The partition of each task."""
+        self.failed: list[str] = []
+        """The partitions of the tasks that failed, in order."""
+        self._partitions: dict[int, str] = {}
         self._ended = 0
 
     def planned(self, plan: Plan) -> None:
-        self.partitions = {task.id: task.partition for task in plan.tasks}
+        """Maybe more than once: a run may go round again."""
+        self._partitions = {task.id: task.partition for task in plan.tasks}
+        self._ended = 0
 
     def progress(self, progress: TaskProgress) -> None:
         """Too often for lines."""
@@ -59,10 +62,11 @@ class Lines:
     def ended(self, task: int, failure: TaskFailure | None) -> None:
         self._ended += 1
         if failure is not None:
+            self.failed.append(self._partitions.get(task, ""))
             hint = f"; {failure.hint}" if failure.hint else ""
             self.tell(f"{self._named(task)} failed [{failure.code}]: {failure.detail}{hint}", style="yellow")
         else:
-            self.task_done(f"{self._named(task)} done, {self._ended} of {len(self.partitions)}")
+            self.task_done(f"{self._named(task)} done, {self._ended} of {len(self._partitions)}")
 
     def said(self, text: str) -> None:
         self.tell(text)
@@ -74,7 +78,7 @@ class Lines:
         note(text, style=style)
 
     def _named(self, task: int) -> str:
-        return f"task {task} ({place(self.partitions.get(task, ''))})"
+        return f"task {task} ({place(self._partitions.get(task, ''))})"
 
 
 class Bar(Lines):
@@ -101,6 +105,7 @@ class Bar(Lines):
         super().planned(plan)
         # A task without bytes would be done before it began.
         self._sizes = {task.id: max(task.input_bytes, 1) for task in plan.tasks}
+        self._seen = {}
         if self._sizes:
             self.drawn.reset(self._row, description=self._table, total=sum(self._sizes.values()), tasks=self._tasks())
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
 
 import polars as pl
 
@@ -66,6 +68,20 @@ class Committer:
         self._process_id = process_id
         self._say = say
         self._started = datetime.now(UTC)
+        self._open: dict[int, Done] = {}
+        """Tasks that are done and not settled."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Remove what did not get into the table; unless nobody knows whether it did."""
+        if kind is not None and not issubclass(kind, OutcomeUnknown):
+            remove_quietly(self._table.view.io, [path for done in self._open.values() for path in done.result.paths])
+
+    def take(self, done: Done) -> None:
+        """Be responsible for the files of a task from now on."""
+        self._open[done.task.id] = done
 
     def commit(self, done: Sequence[Done]) -> None:
         """Merged files. Deletes that hit nothing any more leave with the files they were for."""
@@ -207,11 +223,14 @@ class Committer:
         ledger.removed_deletes = pl.concat([ledger.removed_deletes, change.removed_deletes])
         ledger.commits.append(outcome)
         ledger.committed += done
+        for one in done:
+            self._open.pop(one.task.id, None)
         remove_quietly(io, [*outcome.unused_files, *(one.result.row_map for one in done if one.result.row_map)])
         self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
 
     def _drop(self, done: Done, reason: str) -> None:
         self.ledger.dropped.append((done, reason))
+        self._open.pop(done.task.id, None)
         remove_quietly(self._table.view.io, done.result.paths)
         self._say(f"task {done.task.id} was dropped: {reason}")
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from pyiceberg.io import FileIO
@@ -32,7 +32,7 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Iterator[TaskOutcome]:
+    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
         """The outcomes, in the order in which tasks end. Closing the iterator stops the work."""
         ...
 
@@ -48,7 +48,7 @@ class LocalEngine:
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or _cores()
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Iterator[TaskOutcome]:
+    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
         waiting = deque((task, 0) for task in tasks)
         worth = sum(task.input_bytes for task in tasks) // _BYTES_WORTH_A_WORKER + 1
         crew = _Crew(job, io, waiting, listen)

@@ -57,8 +57,8 @@ class Report:
     """The commits of the run, in order."""
     tasks_planned: int = 0
     tasks_committed: int = 0
-    tasks_dropped: int = 0
-    """Tasks that were done in vain, because others replaced their files meanwhile."""
+    dropped: tuple[str, ...] = ()
+    """Tasks that were done in vain, and why; mostly because others replaced their files meanwhile."""
     failures: tuple[TaskFailure, ...] = ()
     removed: Amounts = field(default_factory=Amounts)
     added: Amounts = field(default_factory=Amounts)
@@ -81,6 +81,10 @@ class Report:
     peak_task_bytes: int = 0
 
     @property
+    def tasks_dropped(self) -> int:
+        return len(self.dropped)
+
+    @property
     def changed(self) -> bool:
         return bool(self.snapshot_ids)
 
@@ -90,6 +94,8 @@ class Report:
             **asdict(self),
             "snapshot_ids": [str(snapshot_id) for snapshot_id in self.snapshot_ids],
             "failures": [failure.to_json() for failure in self.failures],
+            "dropped": list(self.dropped),
+            "tasks_dropped": self.tasks_dropped,
             "changed": self.changed,
         }
 
@@ -117,8 +123,7 @@ class Report:
                 f"{self.cpu_seconds:.1f} s CPU",
             ]
         told += [f"  failed: task {failure.task}: {failure.detail}" for failure in self.failures]
-        if self.tasks_dropped:
-            told.append(f"  {self.tasks_dropped} tasks were dropped: others replaced their files meanwhile")
+        told += [f"  in vain: {reason}" for reason in self.dropped]
         if self.held_back:
             told.append(
                 f"  {len(self.held_back)} partitions wait for their writers, such as {self.held_back[0] or 'the table'}"

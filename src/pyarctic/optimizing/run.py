@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 import uuid
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -139,6 +140,11 @@ class _Run:
 
     def _execute(self, plan: Plan) -> Ledger:
         committer = Committer(self._table, plan, self._process_id, self._watcher.said)
+        with committer:
+            self._work(plan, committer)
+        return committer.ledger
+
+    def _work(self, plan: Plan, committer: Committer) -> None:
         job = self._job(plan)
         by_id = {task.id: task for task in plan.tasks}
         merged: list[Done] = []
@@ -147,25 +153,25 @@ class _Run:
         # Merges first: conversions are committed after them anyway.
         merges = large_first([task for task in plan.tasks if task.action == "merge"])
         tasks = [*merges, *(task for task in plan.tasks if task.action == "convert")]
-        outcomes = self._engine.run(job, self._table.view.io, tasks, self._watcher.progress) if tasks else iter(())
-        for outcome in outcomes:
-            if isinstance(outcome, TaskFailure):
-                self._tally.failures.append(outcome)
-                self._watcher.ended(outcome.task, outcome)
-                continue
-            self._watcher.ended(outcome.task, None)
-            self._tally.cpu_seconds += outcome.cpu_seconds
-            self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
-            done = Done(task=by_id[outcome.task], result=outcome)
-            (merged if done.task.action == "merge" else converted).append(done)
-            if len(merged) >= _COMMIT_TASKS or (merged and time.monotonic() - last_commit > _COMMIT_SECONDS):
-                committer.commit(merged)
-                merged, last_commit = [], time.monotonic()
+        with closing(self._engine.run(job, self._table.view.io, tasks, self._watcher.progress)) as outcomes:
+            for outcome in outcomes:
+                if isinstance(outcome, TaskFailure):
+                    self._tally.failures.append(outcome)
+                    self._watcher.ended(outcome.task, outcome)
+                    continue
+                done = Done(task=by_id[outcome.task], result=outcome)
+                committer.take(done)
+                self._watcher.ended(outcome.task, None)
+                self._tally.cpu_seconds += outcome.cpu_seconds
+                self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
+                (merged if done.task.action == "merge" else converted).append(done)
+                if len(merged) >= _COMMIT_TASKS or (merged and time.monotonic() - last_commit > _COMMIT_SECONDS):
+                    committer.commit(merged)
+                    merged, last_commit = [], time.monotonic()
         committer.commit(merged)
         if converted:
             committer.commit_converted(converted)
         committer.commit_idle()
-        return committer.ledger
 
     def _job(self, plan: Plan) -> Job:
         metadata = plan.observation.metadata
@@ -199,7 +205,7 @@ class _Run:
             snapshot_ids=tuple(commit.snapshot_id for commit in ledger.commits if commit.snapshot_id is not None),
             tasks_planned=len(plan.tasks),
             tasks_committed=len(ledger.committed),
-            tasks_dropped=len(ledger.dropped),
+            dropped=tuple(f"task {done.task.id}: {reason}" for done, reason in ledger.dropped),
             failures=tuple(self._tally.failures),
             removed=Amounts(
                 data_files=replaced.height,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class SparkEngine:
         self._spark = spark
         self._workers = workers or _slots(spark)
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Iterator[TaskOutcome]:
+    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
         if is_remote(self._spark) or not is_local(str(self._spark.sparkContext.master)):
             ship(self._spark)
         tag = f"arctic-{uuid.uuid4()}"

@@ -192,6 +192,7 @@ def test_what_fails_is_told_and_the_rest_stays(arctic: Arctic, lake: SqlCatalog,
 def test_partitions_with_writers_are_held_back(arctic: Arctic, lake: SqlCatalog) -> None:
     with lake.load_table("shop.orders").transaction() as transaction:
         transaction.set_properties({"self-optimizing.writers-first": "true"})
+    changes.apply(lake.load_table("shop.orders"), lambda now: changes.position_delete(now, "id = 1"))
     explained = arctic("table", "explain", NAME).out
     assert "Waiting" in explained
     assert "others change rows here" in explained
@@ -321,6 +322,9 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         bar.ended(1, TaskFailure(task=1, attempt=0, code="damaged", detail="gone", hint="look"))
         assert drawn.tasks[0].finished
         bar.said("committed")
+        bar.planned(plan)
+        assert (drawn.tasks[0].completed, drawn.tasks[0].finished) == (0, False)
+    assert bar.failed == ["city=Rome"]
     shown = screen.getvalue()
     assert "2/2 tasks" in shown
     assert "task 1 (city=Rome) failed [damaged]: gone; look" in shown
