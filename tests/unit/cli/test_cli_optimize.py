@@ -322,6 +322,7 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         bar.ended(1, TaskFailure(task=1, attempt=0, code="damaged", detail="gone", hint="look"))
         assert drawn.tasks[0].finished
         bar.said("committed")
+        drawn.refresh()
         bar.planned(plan)
         assert (drawn.tasks[0].completed, drawn.tasks[0].finished) == (0, False)
     assert bar.failed == ["city=Rome"]
