@@ -74,14 +74,15 @@ def optimize(
     from pyarctic.tables import open_table
 
     options = Options(kind=kind, where=where, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
-    return optimize_table(open_table(name), _engine(engine, workers), options, watcher)
+    chosen = _engine(engine, workers, dry_run=dry_run)
+    return optimize_table(open_table(name), chosen, options, watcher)
 
 
-def _engine(engine: str | Engine | SparkSession, workers: int | None) -> Engine:
+def _engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:
     from pyarctic.errors import UsageError
     from pyarctic.optimizing import LocalEngine
 
-    if engine == "local":
+    if engine == "local" or (engine == "spark" and dry_run):  # no Spark is started to run nothing
         return LocalEngine(workers)
     if isinstance(engine, str) and engine != "spark":
         raise UsageError(f"unknown engine: {engine!r}", hint="One of: local, spark, or a Spark session.")

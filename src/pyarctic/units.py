@@ -17,6 +17,7 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _SIZES = {"": 1, "b": 1} | {
     f"{letter}{suffix}": 1024**power for power, letter in enumerate("kmgtp", start=1) for suffix in ("", "b", "ib")
 }
+_LONGEST_SECONDS = 100 * 365 * 86400
 _SECONDS = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -27,7 +28,11 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration(text: str) -> timedelta:
     """A duration such as `30s`, `10min`, `1h`, `7d`, or a number of milliseconds. Raises ValueError."""
-    return timedelta(seconds=_parsed(text, _SECONDS))
+    seconds = _parsed(text, _SECONDS)
+    if seconds > _LONGEST_SECONDS:
+        msg = f"{text!r} is longer than a hundred years"
+        raise ValueError(msg)
+    return timedelta(seconds=seconds)
 
 
 def _parsed(text: str, units: dict[str, float] | dict[str, int]) -> float:

@@ -44,7 +44,7 @@ TASK_COLUMNS = (
     Column("partition", "Partition", priority=0),
     Column("data_files", "Files in", "count"),
     Column("files_out", "Out", "count"),
-    Column("bytes_in", "Read", "bytes", priority=2),
+    Column("input_bytes", "Read", "bytes", priority=2),
     Column("delete_files", "Deletes", "count", priority=4),
 )
 SORTED = Column("sorted", "Sorted", priority=5)
@@ -69,7 +69,7 @@ def explained(found: Explanation, most: int) -> Iterator[Section]:
             "partition": place(task.partition),
             "data_files": task.data_files,
             "files_out": task.files_out if task.action == "merge" else None,
-            "bytes_in": task.bytes_in,
+            "input_bytes": task.input_bytes,
             "delete_files": task.delete_files,
             "sorted": "yes" if task.sort else None,
         }
@@ -182,7 +182,7 @@ def _expected(found: Explanation) -> Iterator[tuple[str, str]]:
             "Data files",
             f"{format_count(figures['data_files_in'])} → about {format_count(figures['data_files_out'])}",
         )
-        yield "Data", f"{format_bytes(figures['bytes_in'])} → about {format_bytes(figures['bytes_out'])}"
+        yield "Data", f"{format_bytes(figures['read_bytes'])} → about {format_bytes(figures['written_bytes'])}"
         yield "Rows", f"about {format_count(figures['rows_out'])} written"
     if figures.get("data_files_converted"):
         yield "Converted", f"equality deletes of {format_count(figures['data_files_converted'])} data files to positions"

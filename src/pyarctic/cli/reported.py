@@ -139,9 +139,9 @@ def _figures(report: Report) -> Iterator[dict[str, Any]]:
     predicted, removed, added = report.predicted, report.removed, report.added
     for what, key, actual, shown in (
         ("Data files read", "data_files_in", removed.data_files, format_count),
-        ("Data read", "bytes_in", removed.data_bytes, format_bytes),
+        ("Data read", "read_bytes", removed.data_bytes, format_bytes),
         ("Data files written", "data_files_out", added.data_files, format_count),
-        ("Data written", "bytes_out", added.data_bytes, format_bytes),
+        ("Data written", "written_bytes", added.data_bytes, format_bytes),
         ("Rows written", "rows_out", added.rows, format_count),
     ):
         yield {"what": what, "predicted": shown(predicted[key]), "actual": shown(actual)}

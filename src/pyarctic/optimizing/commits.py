@@ -238,10 +238,10 @@ class Committer:
         """If others change rows in these partitions at the moment, commit right after one of them did: the next statement of
         theirs has most likely not begun."""
         settings = self._plan.observation.settings
-        if not settings.writers_first:
+        if not settings.writers_first or self._plan.ignores_writers:
             return
         ours = pl.concat([one.task.data.select(PARTITION_KEY) for one in done]).unique()
-        planned_busy = self._plan.evaluation.partitions.filter("is_busy").join(ours, on=PARTITION_KEY, how="semi").height
+        planned_busy = self._plan.partitions.filter("is_busy").join(ours, on=PARTITION_KEY, how="semi").height
         deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
         seen = self._last_statement(ours)
         if seen is None and not planned_busy:

@@ -11,10 +11,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pyiceberg.io import FileIO
 
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.optimizing.tasks import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 
@@ -22,6 +24,8 @@ Listener = Callable[[Progress], None]
 Storage = FileIO
 """Where a table's files are, and with which credentials."""
 MOST_ATTEMPTS = 3
+LOOK_SECONDS = 0.2
+"""How long a wait lasts before somebody looks whether Ctrl-C was pressed: Polars has the system go on waiting instead."""
 _BYTES_WORTH_A_WORKER = 64 << 20
 """A process takes more than a second of CPU to start; less work than this is not worth another one."""
 
@@ -79,10 +83,14 @@ class _Crew:
             thread.start()
 
     def next_outcome(self) -> TaskOutcome:
-        outcome = self._outcomes.get()
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+        while True:
+            try:
+                outcome = self._outcomes.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
 
     def stop(self) -> None:
         with self._lock:
@@ -92,6 +100,14 @@ class _Crew:
                 process.kill()
         for thread in self._threads:
             thread.join()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Results that nobody has asked for: their files belong to nothing."""
+        while not self._outcomes.empty():
+            outcome = self._outcomes.get()
+            if isinstance(outcome, TaskResult):
+                remove_quietly(self._io, outcome.paths)
 
     def _serve(self) -> None:
         """One worker process, and the next when it is lost, until no task waits."""
@@ -115,9 +131,11 @@ class _Crew:
                 self._dismiss(process)
 
     def _hired(self) -> subprocess.Popen[str]:
-        environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        # It finds modules where this process does, be it a script's folder or an archive that Spark brought.
+        found = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+        environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
         process = subprocess.Popen(
-            [sys.executable, "-m", "pyarctic.optimizing.worker"],
+            [sys.executable, "-P", "-m", "pyarctic.optimizing.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -161,19 +179,22 @@ class _Crew:
     def _lost(self, process: subprocess.Popen[str], task: Task, attempt: int) -> TaskFailure:
         process.kill()
         self._dismiss(process)
-        remove_attempt(self._job, self._io, task, attempt)
         code = process.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        memory = "If it was killed for want of memory, use fewer workers."
         return TaskFailure(
             task=task.id,
             attempt=attempt,
             code="worker-lost",
             detail=f"the worker process ended in the middle of the task ({how})",
-            hint="If it was killed for want of memory, use fewer workers.",
+            hint=memory if code < 0 else "What it wrote to stderr tells more.",
             retryable=True,
         )
 
     def _settle(self, task: Task, attempt: int, outcome: TaskOutcome) -> None:
+        if isinstance(outcome, TaskFailure):
+            # Also when the worker lives: it may not have got round to removing everything.
+            remove_attempt(self._job, self._io, task, attempt)
         with self._lock:
             again = isinstance(outcome, TaskFailure) and outcome.retryable and attempt + 1 < MOST_ATTEMPTS
             if again and not self._stopped:

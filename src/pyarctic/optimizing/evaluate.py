@@ -106,6 +106,7 @@ def _measured_files(observation: Observation) -> pl.DataFrame:
         equality_bytes=_in_range(matches, EQUALITY, size) + _in_range(matches, GLOBAL_EQUALITY, size),
         equality_records=_in_range(matches, EQUALITY, pl.col("record_count"))
         + _in_range(matches, GLOBAL_EQUALITY, pl.col("record_count")),
+        own_position_files=_width(FILE_SCOPED) + pl.col("vector").is_not_null().cast(pl.Int64),
         own_position_bytes=_in_range(matches, FILE_SCOPED, size) + _of_vector(matches, "content_size_bytes"),
         own_dead_rows=_in_range(matches, FILE_SCOPED, pl.col("record_count")) + _of_vector(matches, "record_count"),
         shared_position_files=_width(PARTITION_SCOPED),
@@ -161,7 +162,7 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         dead_rows=pl.min_horizontal(
             pl.col("own_dead_rows").sum() + pl.col("shared_dead_rows").max(), pl.col("record_count").sum()
         ),
-        position_files=(pl.col("own_dead_rows") > 0).sum().cast(pl.Int64) + pl.col("shared_position_files").max(),
+        position_files=pl.col("own_position_files").sum() + pl.col("shared_position_files").max(),
         optimized_at=pl.col("committed_at").filter("optimized").max(),
         full_at=pl.col("committed_at").filter("full").max(),
         oldest_file_at=pl.col("committed_at").min(),

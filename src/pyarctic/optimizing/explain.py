@@ -32,6 +32,8 @@ class RuleRow:
     """None: the rule is switched off."""
     measured: float | None
     met: bool
+    gains: bool
+    """Whether the partition has something to gain by it; if not, it is not met whatever was measured."""
     next_at: datetime | None
     """When it could fire if nothing more is written; None: not by waiting."""
 
@@ -48,6 +50,8 @@ class PartitionRow:
     kind: str | None
     causes: tuple[str, ...]
     waits: str | None
+    """Why its data files are left alone for now."""
+    busy_until: datetime | None
     health: float
     data_files: int
     data_bytes: int
@@ -60,7 +64,12 @@ class PartitionRow:
     rules: tuple[RuleRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"causes": list(self.causes), "rules": [rule.to_dict() for rule in self.rules]}
+        return {
+            **asdict(self),
+            "causes": list(self.causes),
+            "busy_until": None if self.busy_until is None else format_instant(self.busy_until),
+            "rules": [rule.to_dict() for rule in self.rules],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +82,7 @@ class TaskRow:
     partition: str
     data_files: int
     delete_files: int
-    bytes_in: int
+    input_bytes: int
     files_out: int
     sort: bool
     reasons: tuple[str, ...]
@@ -128,7 +137,7 @@ class Explanation:
             figures = self.expected
             yield (
                 f"  {len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files "
-                f"({format_bytes(figures['bytes_in'])}) → about {format_count(figures['data_files_out'])}"
+                f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
             )
         yield from (f"  {note}" for note in self.notes)
 
@@ -137,9 +146,8 @@ def explain_plan(plan: Plan) -> Explanation:
     """The explanation of a plan."""
     observation, evaluation = plan.observation, plan.evaluation
     decoder = PartitionDecoder(observation.metadata)
-    urgent = evaluation.partitions.sort(pl.col("kind").is_null(), "health").head(_MOST_PARTITIONS)
-    planned = {task.partition: task.kind for task in plan.tasks if task.action == "merge"}
-    rows = tuple(_partition_row(row, plan, decoder, planned) for row in urgent.iter_rows(named=True))
+    urgent = plan.partitions.sort(pl.col("kind").is_null(), "health").head(_MOST_PARTITIONS)
+    rows = tuple(_partition_row(row, plan, decoder) for row in urgent.iter_rows(named=True))
     return Explanation(
         table=observation.table,
         snapshot_id=observation.snapshot_id,
@@ -147,8 +155,8 @@ def explain_plan(plan: Plan) -> Explanation:
         health=Health.of(evaluation.health),
         expected=plan.figures(),
         partitions=rows,
-        partitions_total=evaluation.partitions.height,
-        partitions_needy=int(evaluation.partitions["kind"].is_not_null().sum()),
+        partitions_total=plan.partitions.height,
+        partitions_needy=int(plan.partitions["kind"].is_not_null().sum()),
         partitions_left_out=plan.left_out,
         tasks=tuple(_task_rows(plan)),
         notes=tuple(_notes(plan)),
@@ -172,16 +180,17 @@ def nothing_to_explain(table: str, now: datetime) -> Explanation:
     )
 
 
-def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder, planned: dict[str, Any]) -> PartitionRow:
+def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -> PartitionRow:
     settings = plan.observation.settings
     path = decoder.path(row["spec_id"], row["partition"])
-    kind = planned.get(path, row["kind"])
+    waits = row["kind"] is not None and row["is_busy"]
     return PartitionRow(
         partition=path,
         spec_id=row["spec_id"],
-        kind=kind,
-        causes=tuple(row["causes"]),
-        waits=_waits(row, plan.observation.now) if kind and row["is_busy"] else None,
+        kind=row["kind"],
+        causes=tuple(row["causes"]) if row["kind"] else (),
+        waits=_waits(row, plan.observation.now) if waits else None,
+        busy_until=row["busy_until"] if waits else None,
         health=round(row["health"], 1),
         data_files=row["data_files"],
         data_bytes=row["data_bytes"],
@@ -205,6 +214,7 @@ def _rule_row(rule: Rule, row: dict[str, Any], settings: Settings) -> RuleRow:
         threshold=None if threshold is None else float(threshold),
         measured=row[f"{rule.name}_measured"],
         met=row[f"{rule.name}_met"],
+        gains=row[f"{rule.name}_gains"],
         next_at=row[f"{rule.name}_next_at"],
     )
 
@@ -228,7 +238,7 @@ def _task_rows(plan: Plan) -> Iterator[TaskRow]:
             partition=task.partition,
             data_files=task.data.height,
             delete_files=task.deletes.height,
-            bytes_in=task.input_bytes,
+            input_bytes=task.input_bytes,
             files_out=expected_files(task) if task.action == "merge" else 0,
             sort=task.sort,
             reasons=task.reasons,
@@ -239,7 +249,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     if plan.idle_deletes.height:
         yield f"{plan.idle_deletes.height} delete files hit nothing and would be removed"
     if plan.left_out:
-        yield f"{plan.left_out} partitions are left for the next run: a plan is limited by self-optimizing.max-file-count"
+        limits = "self-optimizing.max-file-count and max-plan-size"
+        yield f"{plan.left_out} partitions are left for the next run: a plan is limited by {limits}"
     for name, near in unknown_properties(plan.observation.metadata.properties).items():
         yield f"table property {name} is not known" + (f"; did you mean {near}?" if near else "")
 
@@ -261,7 +272,8 @@ def measure_text(value: float | None, unit: Unit) -> str:
 def _rule_line(rule: RuleRow, now: datetime) -> str:
     if rule.threshold is None:
         return f"{rule.name}: off"
-    verdict = "met" if rule.met else "not met"
+    reached = rule.measured is not None and rule.measured >= rule.threshold
+    verdict = "met" if rule.met else "reached, but there is nothing to gain" if reached and not rule.gains else "not met"
     soon = f", {format_age(rule.next_at, now)}" if rule.next_at and not rule.met and rule.next_at > now else ""
     measured, threshold = measure_text(rule.measured, rule.unit), measure_text(rule.threshold, rule.unit)
     return f"{rule.name}: {measured} of {threshold}, {verdict}{soon}"

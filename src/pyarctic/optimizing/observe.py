@@ -20,10 +20,10 @@ def observe(table: Table, now: datetime | None = None) -> Observation | None:
     now = now or datetime.now(UTC)
     metadata = table.view.metadata
     snapshot = metadata.current_snapshot()
-    if snapshot is None:
-        return None
     with about(table=table.name):
         settings = Settings.of(metadata.properties)
+        if snapshot is None:
+            return None
         files = table.file_list
         matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
         statements = recent_statements(metadata, files.reader(table.view.io), now - _WRITERS_WINDOW)

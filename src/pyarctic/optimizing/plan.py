@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
@@ -32,11 +33,12 @@ class Plan:
     """What is to be done, and what it is expected to come to."""
 
     evaluation: Evaluation
+    partitions: pl.DataFrame
+    """Those of the evaluation that were asked for, with the kind that was chosen for each, and why."""
     tasks: tuple[Task, ...]
     idle_deletes: pl.DataFrame
     """Delete files that hit nothing and can go at once."""
-    held_back: pl.DataFrame
-    """Partitions that need optimizing and have to wait because of their writers."""
+    ignores_writers: bool
     left_out: int
     """Partitions that need optimizing and did not fit into this plan."""
 
@@ -47,6 +49,11 @@ class Plan:
     def observation(self) -> Observation:
         return self.evaluation.observation
 
+    @property
+    def held_back(self) -> pl.DataFrame:
+        """Partitions that need optimizing and have to wait because of their writers."""
+        return self.partitions.filter(pl.col("kind").is_not_null() & pl.col("is_busy"))
+
     def figures(self) -> dict[str, int]:
         """What the plan expects to read and write."""
         merges = [task for task in self.tasks if task.action == "merge"]
@@ -55,8 +62,8 @@ class Plan:
             "tasks": len(self.tasks),
             "data_files_in": sum(task.data.height for task in merges),
             "data_files_out": sum(expected_files(task) for task in merges),
-            "bytes_in": sum(task.input_bytes for task in merges),
-            "bytes_out": sum(task.expected_bytes for task in merges),
+            "read_bytes": sum(task.input_bytes for task in merges),
+            "written_bytes": sum(task.expected_bytes for task in merges),
             "rows_out": sum(task.expected_rows for task in merges),
             "data_files_converted": sum(task.data.height for task in converts),
             "idle_delete_files": self.idle_deletes.height,
@@ -85,11 +92,12 @@ def make_plan(
     only: pl.DataFrame | None = None,
     in_work: Collection[str] = (),
     ignore_writers: bool = False,
+    first_task: int = 0,
 ) -> Plan:
     """Tasks for the partitions that need it, the worst ones first.
 
     `kind` overrules the choice for every partition that would gain by it. `only` (spec_id, partition) restricts the plan.
-    Files `in_work` elsewhere are not planned again."""
+    Files `in_work` elsewhere are not planned again. Tasks are numbered from `first_task` on."""
     observation = evaluation.observation
     partitions = evaluation.partitions
     if kind is not None:
@@ -100,17 +108,17 @@ def make_plan(
     if ignore_writers:
         partitions = partitions.with_columns(is_busy=pl.lit(value=False))
     needy = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
-    held_back = needy.filter("is_busy")
     taken, left_out = _within_limits(needy, observation)
     files = _marked(evaluation, taken, in_work)
     merges = _merge_tasks(files.filter("rewrite"), observation)
     converts = _convert_tasks(files, evaluation, in_work)
-    numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts])]
+    numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts], first_task)]
     return Plan(
         evaluation=evaluation,
+        partitions=partitions,
         tasks=tuple(numbered),
         idle_deletes=evaluation.idle_deletes.select(FILE_SCHEMA.names()),
-        held_back=held_back,
+        ignores_writers=ignore_writers,
         left_out=left_out,
     )
 
@@ -172,9 +180,8 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
 def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
     if files.is_empty():
         return []
-    settings, metadata = observation.settings, observation.metadata
-    columns = len(metadata.schema().field_ids)
-    overhead = _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * columns
+    settings = observation.settings
+    overhead = _footer_bytes(observation.metadata)
     alive = 1 - (pl.col("own_dead_rows") / pl.col("record_count")).fill_nan(0).clip(0, 1)
     size = pl.max_horizontal(pl.col("file_size_bytes") - overhead, pl.col("file_size_bytes") / 20) * alive
     files = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True).with_columns(
@@ -186,6 +193,10 @@ def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
     part = (before * parts / total.clip(lower_bound=1)).floor().clip(upper_bound=parts - 1)
     grouped = files.with_columns(part=part.cast(pl.Int64)).partition_by([*PARTITION_KEY, "part"], maintain_order=True)
     return [_merge_task(group, observation) for group in grouped]
+
+
+def _footer_bytes(metadata: TableMetadata) -> int:
+    return _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * len(metadata.schema().field_ids)
 
 
 def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
@@ -204,7 +215,7 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
         partition_key=_destination(first, observation),
         target_bytes=settings.target_bytes,
         expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
-        expected_bytes=int(group["expected_bytes"].sum()),
+        expected_bytes=int(group["expected_bytes"].sum()) + _footer_bytes(metadata),
         sort=sort,
         copy_least_rows=None if sort else _COPY_LEAST_ROWS[kind],
         reasons=tuple(first["partition_causes"]),

@@ -56,8 +56,8 @@ class Rule:
     """For rules about time: since when it runs."""
 
     def columns(self, settings: Settings, now: datetime) -> dict[str, pl.Expr]:
-        """`<name>_measured`, `<name>_met` and `<name>_next_at` (when it could fire if nothing is written) for each
-        partition."""
+        """For each partition: `<name>_measured`, `<name>_met`, `<name>_gains` (whether it could help), and `<name>_next_at`
+        (when it could fire if nothing more is written)."""
         threshold = self.threshold(settings)
         gains = GAINS[self.kind]
         measured, next_at = self.measured, pl.lit(None, _MOMENT)
@@ -65,10 +65,12 @@ class Rule:
             measured = (pl.lit(now).cast(_MOMENT) - self.since).dt.total_milliseconds() / 1000
             if threshold is not None:
                 next_at = pl.when(gains).then(self.since + pl.lit(timedelta(seconds=threshold)))
-        met = pl.lit(value=False) if threshold is None else (measured >= threshold) & self.besides(settings) & gains
+        possible = self.besides(settings) & gains
+        met = pl.lit(value=False) if threshold is None else (measured >= threshold) & possible
         return {
             f"{self.name}_measured": measured.cast(pl.Float64),
             f"{self.name}_met": met.fill_null(value=False),
+            f"{self.name}_gains": possible.fill_null(value=False),
             f"{self.name}_next_at": next_at,
         }
 

@@ -6,7 +6,7 @@ import resource
 import time
 import uuid
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -70,7 +70,7 @@ class Options:
             raise UsageError(f"unknown kind of optimizing: {self.kind!r}", hint=f"One of: auto, {', '.join(KINDS)}.")
 
 
-def plan_table(table: Table, options: Options) -> Plan | None:
+def plan_table(table: Table, options: Options, first_task: int = 0) -> Plan | None:
     """What a run would do now; None for a table without data."""
     evaluation = evaluate_table(table)
     if evaluation is None:
@@ -78,7 +78,7 @@ def plan_table(table: Table, options: Options) -> Plan | None:
     with about(table=table.name):
         kind: Kind | None = None if options.kind == "auto" else options.kind
         only = None if options.where is None else _partitions_of(evaluation, options.where)
-        return make_plan(evaluation, kind=kind, only=only, ignore_writers=options.ignore_writers)
+        return make_plan(evaluation, kind=kind, only=only, ignore_writers=options.ignore_writers, first_task=first_task)
 
 
 def _partitions_of(evaluation: Evaluation, where: str) -> pl.DataFrame:
@@ -126,17 +126,18 @@ class _Run:
         plan = plan_table(self._table, self._options)
         if plan is None:
             return self._nothing()
-        first, ledger = plan, Ledger()
+        plans, ledger = [plan], Ledger()
         self._watcher.planned(plan)
         if not self._options.dry_run:
             ledger = self._execute(plan)
             if any(task.partition_key is None for task in plan.tasks) and ledger.commits:
                 # Rows of former partition specs have come to partitions that have files of their own: put them together.
-                again = plan_table(self._table.refresh(), self._options)
+                again = plan_table(self._table.refresh(), self._options, first_task=len(plan.tasks))
                 if again is not None and again.tasks:
+                    plans.append(again)
                     self._watcher.planned(again)
                     ledger.add(self._execute(again))
-        return self._report(first, ledger)
+        return self._report(plans, ledger)
 
     def _execute(self, plan: Plan) -> Ledger:
         committer = Committer(self._table, plan, self._process_id, self._watcher.said)
@@ -156,6 +157,7 @@ class _Run:
         with closing(self._engine.run(job, self._table.view.io, tasks, self._watcher.progress)) as outcomes:
             for outcome in outcomes:
                 if isinstance(outcome, TaskFailure):
+                    outcome = replace(outcome, partition=by_id[outcome.task].partition)
                     self._tally.failures.append(outcome)
                     self._watcher.ended(outcome.task, outcome)
                     continue
@@ -187,23 +189,26 @@ class _Run:
             verify=self._options.verify,
         )
 
-    def _report(self, plan: Plan, ledger: Ledger) -> Report:
-        before = after = plan.evaluation
+    def _report(self, plans: list[Plan], ledger: Ledger) -> Report:
+        first, last = plans[0], plans[-1]
+        before = after = first.evaluation
         if ledger.commits:
             after = evaluate_table(self._table.refresh()) or before
         added = [file for one in ledger.committed for file in one.result.add]
         merges = [one for one in ledger.committed if one.task.action == "merge"]
         replaced = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *(one.task.data for one in merges)])
         deletes = ledger.removed_deletes
-        decoder = PartitionDecoder(plan.observation.metadata)
+        decoder = PartitionDecoder(last.observation.metadata)
+        tasks = [task for plan in plans for task in plan.tasks]
+        figures = [plan.figures() for plan in plans]
         return Report(
             table=self._table.name,
             engine=self._engine.name,
             dry_run=self._options.dry_run,
             process_id=self._process_id,
-            kinds=tuple(kind for kind in KINDS if any(task.kind == kind for task in plan.tasks)),
+            kinds=tuple(kind for kind in KINDS if any(task.kind == kind for task in tasks)),
             snapshot_ids=tuple(commit.snapshot_id for commit in ledger.commits if commit.snapshot_id is not None),
-            tasks_planned=len(plan.tasks),
+            tasks_planned=len(tasks),
             tasks_committed=len(ledger.committed),
             dropped=tuple(f"task {done.task.id}: {reason}" for done, reason in ledger.dropped),
             failures=tuple(self._tally.failures),
@@ -227,9 +232,9 @@ class _Run:
             health_after=Health.of(after.health),
             before=_amounts(before),
             after=_amounts(after),
-            predicted=plan.figures(),
-            held_back=tuple(decoder.path(*key) for key in plan.held_back.select("spec_id", "partition").iter_rows()),
-            left_out=plan.left_out,
+            predicted={name: sum(each[name] for each in figures) for name in figures[0]},
+            held_back=tuple(decoder.path(*key) for key in last.held_back.select("spec_id", "partition").iter_rows()),
+            left_out=last.left_out,
             cpu_seconds=round(self._tally.cpu_seconds + _own_cpu() - self._cpu, 3),
             wall_seconds=round(time.monotonic() - self._started, 3),
             peak_task_bytes=self._tally.peak_bytes,

@@ -177,6 +177,7 @@ class TaskFailure:
     detail: str
     hint: str | None = None
     retryable: bool = False
+    partition: str | None = None
 
     @classmethod
     def of(cls, task: int, attempt: int, error: BaseException) -> Self:

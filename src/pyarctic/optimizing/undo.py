@@ -41,9 +41,14 @@ def undo(table: Table, to: int | None = None, *, dry_run: bool = False) -> Undon
         metadata = table.view.metadata
         lineage = list(ancestors_of(metadata.current_snapshot(), metadata))
         if not lineage:
-            raise NotFound("the table has no snapshot, so nothing can be taken back")
+            raise NotFound("the table has no snapshot", hint="There is nothing to take back.")
         leaving = _since(lineage, to, table) if to is not None else _last_run(lineage)
-        target = snapshot_by_id(metadata, leaving[-1].parent_snapshot_id or 0)
+        target = metadata.snapshot_by_id(leaving[-1].parent_snapshot_id or 0)
+        if target is None:
+            raise Rejected(
+                "the snapshot before the run was expired",
+                hint="It cannot be taken back any more. Rows are the same before and after optimizing.",
+            )
         done = Undone(
             table=table.name,
             from_snapshot_id=lineage[0].snapshot_id,

@@ -3,42 +3,93 @@
     in:   {"job": …, "io": {…}}   once, then   {"task": …, "attempt": 0}   for each task
     out:  {"progress": …}   while it works, then   {"result": …}   or   {"failure": …}
 
-It ends when its input does. If nobody listens any more it gives up and removes what it wrote.
+It ends when its input does, also in the middle of a task: then nobody waits for it any more. It removes what it wrote.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
+import signal
 import sys
+import threading
 import time
-from typing import Any, TextIO
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
 import pyarrow as pa
 
-from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing.kernel import Bench, execute
+from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.optimizing.tasks import Progress, Task, TaskFailure
 
 _PROGRESS_SECONDS = 0.2
+
+
+class _Abandoned(BaseException):
+    """Nobody waits for the answer any more."""
 
 
 def main() -> int:
     # Whatever a library prints goes to stderr: stdout carries answers only.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # Ctrl-C reaches all processes of a terminal. What it means is decided where the work was ordered.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _give_up)
     pa.set_cpu_count(1)
-    begin = json.loads(sys.stdin.readline())
-    bench = Bench.opened(begin["job"], begin["io"])
+    orders = _Orders()
+    order = bench = None
     try:
-        for line in sys.stdin:
-            _work(bench, json.loads(line), answers)
-    except BrokenPipeError:
-        return 1
+        begin = orders.next()
+        if begin is None:
+            return 0
+        bench = Bench.opened(begin["job"], begin["io"])
+        while (order := orders.next()) is not None:
+            _work(bench, order, answers, orders)
+    except (_Abandoned, BrokenPipeError):
+        if bench is not None and order is not None:
+            remove_attempt(bench.job, bench.io, Task.from_json(order["task"]), order["attempt"])
+        os._exit(1)  # quietly: there is no reader for what is still to be flushed
     return 0
 
 
-def _work(bench: Bench, order: dict[str, Any], answers: TextIO) -> None:
+def _give_up(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Abandoned
+
+
+class _Orders:
+    """Reads orders in a thread of its own, so that their end is noticed in the middle of a task."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_busy = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> dict[str, Any] | None:
+        """None when there are no more."""
+        line = self._waiting.get()
+        if line is None:
+            return None
+        order: dict[str, Any] = json.loads(line)
+        self._is_busy = True
+        return order
+
+    def done(self) -> None:
+        """The answer comes now; after it the orders may end."""
+        self._is_busy = False
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._waiting.put(line)
+        self._waiting.put(None)
+        if self._is_busy:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _work(bench: Bench, order: dict[str, Any], answers: TextIO, orders: _Orders) -> None:
     task, attempt = Task.from_json(order["task"]), order["attempt"]
     told = 0.0
 
@@ -53,13 +104,11 @@ def _work(bench: Bench, order: dict[str, Any], answers: TextIO) -> None:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  # told to whoever ordered the work
-        _say(answers, {"failure": TaskFailure.of(task.id, attempt, error).to_json()})
-        return
-    try:
-        _say(answers, {"result": result.to_json()})
-    except BrokenPipeError:
-        remove_quietly(bench.io, result.paths)
-        raise
+        answer: dict[str, Any] = {"failure": TaskFailure.of(task.id, attempt, error).to_json()}
+    else:
+        answer = {"result": result.to_json()}
+    orders.done()
+    _say(answers, answer)
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
