@@ -89,6 +89,8 @@ class Rot:
     sorted_by_id: bool = False
     """The table wants its files sorted; they are not."""
     target_bytes: int = 128 << 20
+    fragment_bytes: int | None = None
+    """Smaller files are merged by minor healing too; an eighth of the target if it is not given."""
 
     def __str__(self) -> str:
         parts = [f"{len(data_files(self))} files", f"v{self.version}"]
@@ -136,7 +138,11 @@ def make_table(catalog: Catalog, name: str, rot: Rot) -> Table:
         # Both, or Iceberg Java writes gzip and others choose a level of their own.
         "write.parquet.compression-codec": "zstd",
         "write.parquet.compression-level": "3",
+        # The deletes were made a moment ago, which looks like a writer at work.
+        "self-optimizing.writers-first": "false",
     }
+    if rot.fragment_bytes is not None:
+        properties["self-optimizing.fragment-size"] = str(rot.fragment_bytes)
     table = catalog.create_table(name, SCHEMA, sort_order=order, properties=properties)
     table = _with(table, data_files(rot))
     return _with(table, deletes) if (deletes := _deletes(table, rot)) else table

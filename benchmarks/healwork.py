@@ -19,6 +19,10 @@ from benchmarks.processes import Cost, MemoryWatch, cpu_seconds
 HEALER = "pyarctic:optimize"
 
 
+class HealingFailed(Exception):
+    """It stopped, left the table as it was, or changed its rows."""
+
+
 def run_ours(folder: Path, table: str, kind: str, engine: str, warm: str | None, healer: str) -> tuple[Cost, dict[str, Any]]:
     """Start that process, watch its memory from outside, and give what it spent and its report."""
     command = [sys.executable, "-m", "benchmarks.healwork", "ours", str(folder), table]
@@ -26,7 +30,7 @@ def run_ours(folder: Path, table: str, kind: str, engine: str, warm: str | None,
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, MemoryWatch(process.pid) as watch:
         told, _ = process.communicate()
     if process.returncode:
-        raise SystemExit(f"healing {table} ({kind}, {engine}) failed; see above")
+        raise HealingFailed(f"healing {table} ({kind}, {engine}) ended with {process.returncode}; see above")
     outcome = json.loads(told.splitlines()[-1])
     cost = Cost(
         cpu_seconds=outcome["cpu_seconds"],

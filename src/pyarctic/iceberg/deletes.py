@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -52,7 +53,7 @@ class FileDeletes:
         return self.vector is not None or bool(self.positions.height or self.equality.height)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeleteMatches:
     """The answer: `data` has for every kind of delete a range into the frame of that kind, and the row of its vector.
 
@@ -84,14 +85,23 @@ class DeleteMatches:
 
     def of(self, row: int) -> FileDeletes:
         """The deletes of the data file in the given row, as frames of delete files."""
-        columns = ["vector", *(f"{kind}_{end}" for kind in KINDS for end in ("from", "to"))]
-        place = self.data.select(columns).row(row, named=True)
-        runs = {kind: _run(self.by_kind[kind], place[f"{kind}_from"], place[f"{kind}_to"]) for kind in KINDS}
+        vectors, ranges = self._places
+        runs = {}
+        for kind, (starts, ends) in ranges.items():
+            frame, start = self.by_kind[kind], int(starts[row])
+            runs[kind] = frame.slice(start, max(int(ends[row]) - start, 0))
+        vector = vectors[row]
         return FileDeletes(
-            vector=None if place["vector"] is None else self.vectors.row(place["vector"], named=True),
-            positions=pl.concat([runs[FILE_SCOPED], runs[PARTITION_SCOPED]], rechunk=False),
-            equality=pl.concat([runs[EQUALITY], runs[GLOBAL_EQUALITY]], rechunk=False),
+            vector=None if vector is None else self.vectors.row(vector, named=True),
+            positions=_both(runs[FILE_SCOPED], runs[PARTITION_SCOPED]),
+            equality=_both(runs[EQUALITY], runs[GLOBAL_EQUALITY]),
         )
+
+    @cached_property
+    def _places(self) -> tuple[list[int | None], dict[str, tuple[Integers, Integers]]]:
+        """Vector and ranges of every data file; asked one by one, a frame would be slow."""
+        ranges = {kind: (self.data[f"{kind}_from"].to_numpy(), self.data[f"{kind}_to"].to_numpy()) for kind in KINDS}
+        return self.data["vector"].to_list(), ranges
 
 
 def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> DeleteMatches:
@@ -257,5 +267,7 @@ def _covered(starts: pl.Series, ends: pl.Series, size: int) -> pl.Series:
     return pl.Series(np.cumsum(steps)[:size] > 0, dtype=pl.Boolean)
 
 
-def _run(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    return frame.slice(start, max(end - start, 0))
+def _both(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    if first.is_empty() or second.is_empty():
+        return first if second.is_empty() else second
+    return pl.concat([first, second], rechunk=False)

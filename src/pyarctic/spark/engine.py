@@ -6,19 +6,24 @@ under names of their own, and what the losers left is removed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import re
+import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyarctic._version import __version__
+from pyarctic.errors import ConfigError
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.optimizing.engines import MOST_ATTEMPTS, Listener, Storage
+from pyarctic.optimizing.engines import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage
 from pyarctic.optimizing.leftovers import remove_attempt
-from pyarctic.spark.session import is_local
+from pyarctic.spark.session import runs_here
 from pyarctic.spark.shipping import is_remote, ship
 
 if TYPE_CHECKING:
@@ -27,7 +32,9 @@ if TYPE_CHECKING:
 _SUBMISSION = 1000
 """Attempts are numbered by submission and, within one, by Spark."""
 _REMOTE_TASKS_AT_A_TIME = 8
-_ANSWER = pa.schema([("answer", pa.string())])
+_KILL_SECONDS = 2.5
+"""A little more than `spark.python.task.killTimeout`."""
+_LONGEST_REASON = 500
 
 
 class SparkEngine:
@@ -40,25 +47,24 @@ class SparkEngine:
         self._workers = workers or _slots(spark)
 
     def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
-        if is_remote(self._spark) or not is_local(str(self._spark.sparkContext.master)):
+        if is_remote(self._spark) or not runs_here(str(self._spark.sparkContext.master)):
             ship(self._spark)
         tag = f"arctic-{uuid.uuid4()}"
         work = _Work(self._spark, tag, job, io)
         pool = ThreadPoolExecutor(max_workers=max(min(self._workers, len(tasks)), 1), thread_name_prefix="arctic-spark")
-        waiting: set[Future[TaskOutcome]] = {pool.submit(work.outcome, task) for task in tasks}
+        untaken: set[Future[TaskOutcome]] = {pool.submit(work.outcome, task) for task in tasks}
         try:
-            for done in as_completed(waiting):
-                outcome = done.result()
-                if isinstance(outcome, TaskResult):
-                    listen(Progress(task=outcome.task, rows=outcome.rows_in, bytes=outcome.bytes_read))
-                yield outcome
+            while untaken:
+                for done in wait(untaken, LOOK_SECONDS, FIRST_COMPLETED).done:
+                    outcome = done.result()
+                    if isinstance(outcome, TaskResult):
+                        listen(Progress(task=outcome.task, rows=outcome.rows_in, bytes=outcome.bytes_read))
+                    untaken.remove(done)
+                    yield outcome
         finally:
-            for future in waiting:
-                future.cancel()
-            if not all(future.done() for future in waiting):
-                self._spark.interruptTag(tag)
+            work.stop(untaken)
             pool.shutdown()
-            work.clean()
+            work.clean(untaken)
 
 
 class _Work:
@@ -71,7 +77,20 @@ class _Work:
         self._io = io
         self._text = json.dumps(job.to_json())
         self._losers: list[tuple[Task, int]] = []
+        self._most_failures = int(spark.conf.get("spark.task.maxFailures", None) or 4)
         self._speculates = str(spark.conf.get("spark.speculation", "false")).lower() == "true"
+        self._is_stopped = False
+
+    def stop(self, open_tasks: Collection[Future[TaskOutcome]]) -> None:
+        """Cancel what runs. A job that is about to be submitted cannot be cancelled yet, so it is tried until all have
+        ended."""
+        self._is_stopped = True
+        for future in open_tasks:
+            future.cancel()
+        while not all(future.done() for future in open_tasks):
+            with contextlib.suppress(Exception):  # of a session that was stopped
+                self._spark.interruptTag(self._tag)
+            wait(open_tasks, LOOK_SECONDS)
 
     def outcome(self, task: Task) -> TaskOutcome:
         """Submit a task until it succeeds, or fails for good."""
@@ -80,19 +99,15 @@ class _Work:
             first = submission * _SUBMISSION
             outcome = self._submitted(task, first)
             self._note_losers(task, first, outcome)
-            if not (isinstance(outcome, TaskFailure) and outcome.retryable):
+            if self._is_stopped or not (isinstance(outcome, TaskFailure) and outcome.retryable):
                 break
         return outcome
 
     def _submitted(self, task: Task, first_attempt: int) -> TaskOutcome:
-        from pyspark.errors import PySparkException
-
         run = task_function(self._text, dict(self._io.properties), json.dumps(task.to_json()), first_attempt)
         try:
             answer = self._spark.range(0, 1, 1, 1).mapInArrow(run, "answer string").collect()[0]["answer"]
-        except PySparkException as error:
-            return _told(task, first_attempt, error)
-        except Exception as error:  # noqa: BLE001  # Py4J and gRPC have their own
+        except Exception as error:  # noqa: BLE001  # PySpark, Py4J and gRPC have their own
             return _told(task, first_attempt, error)
         message = json.loads(answer)
         if "result" in message:
@@ -100,16 +115,23 @@ class _Work:
         return TaskFailure(**message["failure"])
 
     def _note_losers(self, task: Task, first: int, outcome: TaskOutcome) -> None:
-        """Attempts that may have left something: those before the one that counts, and with speculation the next."""
-        if isinstance(outcome, TaskResult):
-            last = outcome.attempt - first + (2 if self._speculates else 1)
-            winner = outcome.attempt
-        else:
-            last, winner = int(self._spark.conf.get("spark.task.maxFailures") or 4) + 1, -1
+        """Attempts that may have left something: those before the one that counts, and with speculation others too."""
+        winner = outcome.attempt if isinstance(outcome, TaskResult) else None
+        last = self._most_failures + 1 if winner is None or self._speculates else winner - first
         self._losers += [(task, first + number) for number in range(last) if first + number != winner]
 
-    def clean(self) -> None:
-        """When all jobs have ended, so that no loser writes any more."""
+    def clean(self, untaken: Collection[Future[TaskOutcome]]) -> None:
+        """Remove what losers and cancelled tasks left, and results that nobody took. All jobs have ended."""
+        for future in untaken:
+            if not future.cancelled() and isinstance(outcome := future.result(), TaskResult):
+                remove_quietly(self._io, outcome.paths)
+        self._remove_losers()
+        if self._losers and (untaken or self._speculates):
+            # Spark has told them to end, and gives them so long before they are ended.
+            time.sleep(_KILL_SECONDS)
+            self._remove_losers()
+
+    def _remove_losers(self) -> None:
         for task, attempt in self._losers:
             remove_attempt(self._job, self._io, task, attempt)
 
@@ -118,17 +140,22 @@ def task_function(
     job: str, io_properties: dict[str, str], task: str, first_attempt: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """What an executor runs. Properties of the storage travel in the closure only: no plan and no log shows them."""
+    version = __version__
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             if batch.num_rows:
+                import os
+
+                # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
+                os.environ.setdefault("POLARS_MAX_THREADS", "1")
                 from pyspark import TaskContext
 
                 from pyarctic.spark.engine import answered
 
                 context = TaskContext.get()
                 number = context.attemptNumber() if context else 0
-                answer = answered(job, io_properties, task, first_attempt + number)
+                answer = answered(job, io_properties, task, first_attempt + number, version)
                 yield pa.RecordBatch.from_arrays([pa.array([answer])], ["answer"])
 
     return run
@@ -138,22 +165,28 @@ _benches: dict[str, Any] = {}
 """Of this Python worker: the job it worked on last, with its indexes."""
 
 
-def answered(job: str, io_properties: dict[str, str], task: str, attempt: int) -> str:
+def answered(job: str, io_properties: dict[str, str], task: str, attempt: int, version: str) -> str:
     """Work on a task in this process; the answer as JSON, also when it failed."""
-    # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    document = json.loads(task)
+    try:
+        result = _executed(json.loads(job), io_properties, Task.from_json(document), attempt, version)
+    except Exception as error:  # noqa: BLE001  # told to the driver
+        return json.dumps({"failure": TaskFailure.of(document["id"], attempt, error).to_json()})
+    return json.dumps({"result": result.to_json()})
+
+
+def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
     from pyarctic.optimizing.kernel import Bench, execute
 
-    document = json.loads(job)
-    if document["id"] not in _benches:
+    if version != __version__:
+        raise ConfigError(
+            f"the executor has PyArctic {__version__}, the driver {version}",
+            hint="Install the driver's version on executors, or none: then they get it from the driver.",
+        )
+    if job["id"] not in _benches:
         _benches.clear()
-        _benches[document["id"]] = Bench.opened(document, io_properties)
-    understood = Task.from_json(json.loads(task))
-    try:
-        result = execute(_benches[document["id"]], understood, attempt=attempt)
-    except Exception as error:  # noqa: BLE001  # told to the driver
-        return json.dumps({"failure": TaskFailure.of(understood.id, attempt, error).to_json()})
-    return json.dumps({"result": result.to_json()})
+        _benches[job["id"]] = Bench.opened(job, io_properties)
+    return execute(_benches[job["id"]], task, attempt=attempt)
 
 
 def _told(task: Task, attempt: int, error: Exception) -> TaskFailure:
@@ -161,9 +194,17 @@ def _told(task: Task, attempt: int, error: Exception) -> TaskFailure:
         task=task.id,
         attempt=attempt,
         code="spark",
-        detail=f"Spark could not run the task: {next(iter(str(error).splitlines()), type(error).__name__)}",
+        detail=f"Spark could not run the task: {_reason(error)}",
         hint="Spark's log tells more. Executors need PyArctic's libraries in their Python: docs/spark.md.",
     )
+
+
+def _reason(error: Exception) -> str:
+    """The line that tells most: what Python raised on the executor, or why the job was given up."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"(?!org\.|java\.)[\w.]+(Error|Exception): ", line)]
+    given_up = [line for line in lines if "Job aborted" in line]
+    return (raised[-1:] or given_up or lines or [type(error).__name__])[0][:_LONGEST_REASON]
 
 
 def _slots(spark: SparkSession) -> int:

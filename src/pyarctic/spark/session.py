@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyarctic.spark import java
+from pyarctic.spark.shipping import is_archived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,8 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
         session("nightly", **{"spark.master": "local[4]", "spark.driver.memory": "2g"})
 
     Without `spark.master` it is `local[*]`. Under `spark-submit` master, Java and logs are those of the submission.
-    Executors on other machines need PyArctic in their Python, since the daemon that runs their tasks is part of it.
+    Executors on other machines need PyArctic in their Python, since the daemon that runs their tasks is part of it. If they
+    have only its libraries, set `spark.python.daemon.module` to `pyspark.daemon`.
     """
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
@@ -52,8 +54,10 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
 
 def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
     """The settings of a session for this master before the caller's own; `submitted` means by `spark-submit`."""
+    # Executors start the daemon before they have any archive, and a driver that runs out of one suggests that they need it.
+    daemon = {} if is_archived() else {"spark.python.daemon.module": "pyarctic.spark.daemon"}
     settings = {
-        "spark.python.daemon.module": "pyarctic.spark.daemon",
+        **daemon,
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -68,6 +72,11 @@ def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
     if is_local(master):
         settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK, "spark.ui.enabled": "false"}
     return settings
+
+
+def runs_here(master: str) -> bool:
+    """Whether tasks run with this very Python installation."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def is_local(master: str) -> bool:
