@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.progress import track
 
 import pyarctic
-from pyarctic.iceberg.committing import Change, ContentHash
+from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.writing import (
     DataFileWriter,
     FileNames,

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from pyarctic.iceberg import FileList, PartitionDecoder, TableView, scan
-from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Committed, ContentHash, Proof, commit
+from pyarctic.iceberg import FileList, PartitionDecoder, TableView
+from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Committed, Proof, commit
+from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID
+from pyarctic.iceberg.scan import scan
 from pyarctic.iceberg.writing import (
     DataFileWriter,
     FileNames,

@@ -155,19 +155,19 @@ def rollback(
 
     Rows are the same before and after. When newer data would be lost it refuses, with exit code 4.
     """
-    from pyarctic.optimizing import undo
+    from pyarctic.optimizing import undo_runs
     from pyarctic.tables import open_table
 
     with working(f"reading {name}"):
         table = open_table(name)
-        done = undo(table, to, dry_run=True)
+        done = undo_runs(table, to, dry_run=True)
     if not dry_run:
         if not yes and not _confirmed(done):
             note("not confirmed: nothing was changed")
             raise typer.Exit(BAD_ANSWER)
         with working(f"rolling {name} back"):
             # To the very snapshot that was shown, whatever has happened since.
-            done = undo(table.refresh(), done.to_snapshot_id)
+            done = undo_runs(table.refresh(), done.to_snapshot_id)
     emit_details(done.to_dict(), list(undone(done)), output_format=chosen(output_format, as_json), absolute=False)
     if dry_run:
         note("dry run: nothing was changed")

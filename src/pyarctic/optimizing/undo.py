@@ -35,7 +35,7 @@ class Undone:
         }
 
 
-def undo(table: Table, to: int | None = None, *, dry_run: bool = False) -> Undone:
+def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> Undone:
     """Take back the last run, or all runs since snapshot `to`. Refuses if anything else would be lost."""
     with about(table=table.name):
         metadata = table.view.metadata

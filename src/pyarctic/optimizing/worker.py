@@ -18,11 +18,24 @@ import time
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-import pyarrow as pa
 
-from pyarctic.optimizing.kernel import Bench, execute
-from pyarctic.optimizing.leftovers import remove_attempt
-from pyarctic.optimizing.tasks import Progress, Task, TaskFailure
+class _WithoutPandas:
+    """Arrow loads pandas where it is installed, which takes longer than all the rest and is never used here."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, _WithoutPandas)
+
+import pyarrow as pa  # noqa: E402
+
+from pyarctic.optimizing.kernel import Bench, execute  # noqa: E402
+from pyarctic.optimizing.leftovers import remove_attempt  # noqa: E402
+from pyarctic.optimizing.tasks import Progress, Task, TaskFailure  # noqa: E402
 
 _PROGRESS_SECONDS = 0.2
 

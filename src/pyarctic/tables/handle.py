@@ -29,11 +29,11 @@ from pyarctic.iceberg import (
     load_table,
     open_catalog,
     reaching,
-    scan,
     snapshot_by_id,
 )
 from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifests import ManifestReader
+from pyarctic.iceberg.scan import scan
 from pyarctic.tables.commits import ManifestReport, accepted
 from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
 from pyarctic.units import format_instant

@@ -14,8 +14,9 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from pyarctic.iceberg import TableView, scan
+from pyarctic.iceberg import TableView
 from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.scan import scan
 
 FIXTURES = Path(__file__).parents[2] / "data" / "mixed-iceberg"
 NAMES = sorted(path.stem for path in (FIXTURES / "expected").glob("*.json"))

@@ -15,14 +15,13 @@ from pyarctic.iceberg.committing.change import (
     mergeable_manifests,
 )
 from pyarctic.iceberg.committing.commit import Listener, Step, commit
-from pyarctic.iceberg.committing.proof import ContentHash, Proof
+from pyarctic.iceberg.committing.proof import Proof
 
 __all__ = [
     "ROW_MAP_SCHEMA",
     "Change",
     "Committed",
     "Conflict",
-    "ContentHash",
     "Listener",
     "ManifestRewrite",
     "Outcome",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 
-from pyarctic.iceberg.committing import ContentHash
+from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.deletefiles import Mask
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.reading import ReadFile, kept
