@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from pyiceberg.io import FileIO
 
@@ -31,7 +31,9 @@ class InProcessEngine:
         self.tasks: list[Task] = []
         self.results: list[TaskOutcome] = []
 
-    def run(self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]) -> Iterator[TaskOutcome]:
+    def run(
+        self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
+    ) -> Generator[TaskOutcome, None, None]:
         bench = Bench.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
         for number, task in enumerate(tasks, start=1):
             outcome = self._outcome(bench, task, listen)
@@ -71,7 +73,12 @@ class Onlooker:
 
 
 def heal(
-    table: Table, kind: KindChoice = "auto", *, verify: bool = True, meanwhile: Meanwhile = nobody, memory_bytes: int = 64 << 20
+    table: Table,
+    kind: KindChoice = "auto",
+    *,
+    verify: bool = True,
+    meanwhile: Meanwhile = nobody,
+    memory_bytes: int = 64 << 20,
 ) -> Report:
     """Heal once in this process, looking at all rows twice; `meanwhile` is called right before the run's first commit."""
     options = Options(kind=kind, verify=verify, memory_bytes=memory_bytes)

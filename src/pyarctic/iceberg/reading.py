@@ -137,9 +137,13 @@ class ReadFile:
             self._buried.update(np.flatnonzero(dead) + piece.position)
         self._portions = [other for other in self._portions if other is not portion]
 
+    def named_positions(self) -> Positions:
+        """Ascending positions of rows that position deletes and vectors name."""
+        return self._reading.positions.of(self.path, self._reading.matches.of(self.row["row"]))
+
     def dead_positions(self) -> Positions:
-        """Ascending positions of rows that position deletes and vectors name, and those buried so far."""
-        dead = self._reading.positions.of(self.path, self._reading.matches.of(self.row["row"]))
+        """The same, and those of rows that were found dead by their keys so far."""
+        dead = self.named_positions()
         if self._buried:
             dead = np.union1d(dead, np.frombuffer(self._buried.to_array(), dtype=np.int64))
         return dead
@@ -155,8 +159,6 @@ class ReadFile:
     ) -> Iterator[tuple[Piece, Mask | None]]:
         """Pieces with the given columns and the mask of rows that no delete hits (None: all live). With `dictionaries`
         repetitive texts come as the file has them, dictionary-encoded; of a Parquet file some row groups may be chosen."""
-        row = self.row
-        refuse_encrypted(self.path, row["key_metadata_bytes"])
         dead = self.dead_positions()
         keys = {field_id for portion in self._portions for field_id in portion.keys.top_level_ids}
         wanted = {field.field_id for field in fields} | keys
@@ -188,6 +190,7 @@ class ReadFile:
         self, field_ids: set[int], pace: Pace, dictionaries: bool = False, row_groups: Collection[int] | None = None
     ) -> Iterator[Piece]:
         reading = self._reading
+        refuse_encrypted(self.path, self.row["key_metadata_bytes"])
         return read_pieces(
             reading.io,
             self.path,

@@ -12,9 +12,9 @@ from typing import Self
 
 import polars as pl
 
-from pyarctic.errors import ArcticError, OutcomeUnknown
+from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Conflict, Proof, Rejected, Unknown
+from pyarctic.iceberg.committing import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
@@ -70,14 +70,18 @@ class Committer:
         self._started = datetime.now(UTC)
         self._open: dict[int, Done] = {}
         """Tasks that are done and not settled."""
+        self._in_doubt: set[int] = set()
+        """Those that were offered to the catalog, and nobody knows what became of it."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Remove what did not get into the table; unless nobody knows whether it did."""
-        if kind is not None and not issubclass(kind, OutcomeUnknown):
-            remove_quietly(self._table.view.io, [path for done in self._open.values() for path in done.result.paths])
+        """Remove what did not get into the table; but nothing of which that is not certain."""
+        if kind is not None:
+            useless = [done.result.paths for number, done in self._open.items() if number not in self._in_doubt]
+            maps = {done.result.row_map for done in self._open.values() if done.result.row_map}
+            remove_quietly(self._table.view.io, maps.union(*useless))
 
     def take(self, done: Done) -> None:
         """Be responsible for the files of a task from now on."""
@@ -88,8 +92,12 @@ class Committer:
         if not done:
             return
         self._between_statements(done)
-        change = self._merged(done)
-        outcome = self._offered(change)
+        change = self._merged(done, self._idle(done))
+        outcome = self._offered(change, done)
+        if not isinstance(outcome, Committed) and len(done) == 1 and change.removed_deletes.height:
+            # Perhaps somebody else has removed the deletes that it would take along.
+            change = self._merged(done, self._idle(done).clear())
+            outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
         elif len(done) > 1:
@@ -107,24 +115,25 @@ class Committer:
                 self._drop(one, "the equality deletes are still needed by files that could not be rewritten")
             return
         self._between_statements(done)
-        outcome = self._offered(change)
+        outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
-            return
-        for one in done:
-            self._drop(one, outcome.reason)
+        elif len(done) > 1:
+            for one in done:
+                self.commit_converted([one])
+        else:
+            self._drop(done[0], outcome.reason)
 
     def commit_idle(self) -> None:
-        """Deletes that hit nothing, if no other commit has taken them along."""
-        idle = self._idle([])
+        """Deletes that hit nothing and never were for a file of this run."""
+        idle = self._idle([], originally=True)
         if idle.height:
             change = self._change([], remove=idle)
-            outcome = self._offered(change)
+            outcome = self._offered(change, [])
             if isinstance(outcome, Committed):
                 self._settle([], outcome, change)
 
-    def _merged(self, done: Sequence[Done]) -> Change:
-        idle = self._idle(done)
+    def _merged(self, done: Sequence[Done], idle: pl.DataFrame) -> Change:
         data = pl.concat([one.task.data.select("file_path") for one in done])
         replaced = self._plan.evaluation.files.join(data, on="file_path", how="semi")
         results = [one.result for one in done]
@@ -166,8 +175,13 @@ class Committer:
         kinds = sorted({one.task.kind for one in done}) or ["minor"]
         return {PROCESS: self._process_id, KIND: ",".join(kinds)}
 
-    def _idle(self, done: Sequence[Done]) -> pl.DataFrame:
-        """Deletes of the planned snapshot that hit nothing once these tasks are in the table."""
+    def _idle(self, done: Sequence[Done], *, originally: bool = False) -> pl.DataFrame:
+        """Deletes of the planned snapshot that hit nothing once these tasks are in the table. Those that never hit anything
+        are none of their business, and left for a commit of their own."""
+        found = self._without_data(done)
+        return found if originally else found.join(self._plan.idle_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+
+    def _without_data(self, done: Sequence[Done]) -> pl.DataFrame:
         matches = self._plan.observation.matches
         settled = [
             one.task.data.select("file_path") for one in [*self.ledger.committed, *done] if one.task.action == "merge"
@@ -203,19 +217,41 @@ class Committer:
         source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
         return pl.scan_parquet(source)
 
-    def _offered(self, change: Change) -> Committed | Conflict | Rejected:
-        """Commit until there is an answer that does not depend on luck."""
+    def _offered(self, change: Change, done: Sequence[Done]) -> Committed | Conflict | Rejected:
+        """Commit until there is an answer that does not depend on luck. Whatever interrupts it leaves the tasks in doubt."""
+        tasks = {one.task.id for one in done}
+        doubtful: Unknown | None = None
         for again in range(_PATIENCE):
-            outcome = self._table.try_commit(change)
-            if not isinstance(outcome, Conflict | Unknown):
-                return outcome
+            self._in_doubt |= tasks
+            outcome: Outcome
+            try:
+                outcome = self._table.try_commit(change)
+            except ArcticError as error:
+                if doubtful is None:
+                    if isinstance(error, Unavailable):  # nothing was sent; of others that is not certain
+                        self._in_doubt -= tasks
+                    raise
+                outcome = doubtful
+            match outcome:
+                case Unknown():
+                    doubtful = outcome
+                case Committed():
+                    self._in_doubt -= tasks
+                    return outcome
+                case _ if doubtful is None:
+                    self._in_doubt -= tasks
+                    if isinstance(outcome, Rejected):
+                        return outcome
+                case Rejected():  # it was in the table for a while: its snapshot may still be there
+                    break
             time.sleep(min(0.2 * 2**again, 5))
-        if isinstance(outcome, Unknown):
+        if doubtful is not None:
             raise OutcomeUnknown(
-                f"the catalog did not answer the commit of snapshot {outcome.snapshot_id}: {outcome.reason}",
+                f"the catalog did not answer the commit of snapshot {doubtful.snapshot_id}: {doubtful.reason}",
                 hint="The run was stopped, and nothing was removed. Run it again when the catalog answers.",
-                snapshot_id=outcome.snapshot_id,
+                snapshot_id=doubtful.snapshot_id,
             )
+        assert isinstance(outcome, Conflict)  # noqa: S101  # all others have returned
         return outcome
 
     def _settle(self, done: Sequence[Done], outcome: Committed, change: Change) -> None:

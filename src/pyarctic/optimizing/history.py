@@ -98,12 +98,10 @@ def writers_activity(statements: pl.DataFrame, quiet_time: timedelta, now: datet
     has_rhythm = pl.col("statements") >= _CADENCE_EVENTS
     stopped_at = last + beat * _TOLERANCE
     expected_from = last + beat / 2
-    until = (
-        pl.when(has_rhythm & (moment >= pl.min_horizontal(expected_from, quiet_until)) & (moment < stopped_at))
-        .then(pl.max_horizontal(stopped_at, quiet_until))
-        .when(moment < quiet_until)
-        .then(quiet_until)
-    )
+    quiet = moment < quiet_until
+    at_work = has_rhythm & (moment >= expected_from) & (moment < stopped_at)
+    no_gap = has_rhythm & quiet & (expected_from <= quiet_until)
+    until = pl.when(at_work | no_gap).then(pl.max_horizontal(stopped_at, quiet_until)).when(quiet).then(quiet_until)
     gaps = pl.col("committed_at").sort().diff().dt.total_milliseconds() / 1000
     return (
         statements.group_by("spec_id", "partition")

@@ -151,10 +151,10 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     if in_work:
         files = files.filter(~pl.col("file_path").is_in(list(in_work)))
     hit = (pl.col("own_dead_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
-    by_keys = (
-        pl.when(pl.col("equality_files") > 0).then(pl.col("equality_records") / pl.col("partition_records")).otherwise(0)
-    )
-    worn = pl.col("own_dead_rows") / pl.col("record_count") + by_keys >= settings.major_delete_ratio
+    # Which file the deletes of keys and those about a whole partition hit is not known without reading them.
+    for_all = pl.col("equality_records") + pl.col("shared_dead_rows")
+    dead = pl.col("own_dead_rows") / pl.col("record_count") + for_all / pl.col("partition_records")
+    worn = dead >= settings.major_delete_ratio
     kind = pl.col("partition_kind")
     many_deletes = pl.col("partition_causes").list.contains("delete-ratio")
     files = files.with_columns(
@@ -167,7 +167,7 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     )
     # What stays must not call for the next round by itself.
     rest = ~pl.col("rewrite")
-    rest_dead = (pl.col("own_dead_rows").filter(rest).sum() + pl.col("equality_records").max()).over(PARTITION_KEY)
+    rest_dead = (pl.col("own_dead_rows").filter(rest).sum() + for_all.max()).over(PARTITION_KEY)
     rest_rows = pl.col("record_count").filter(rest).sum().over(PARTITION_KEY)
     still_worn = many_deletes & (rest_dead >= settings.major_delete_ratio * rest_rows)
     files = files.with_columns(rewrite=pl.col("rewrite") | (still_worn & hit))
@@ -204,7 +204,8 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
     first = group.row(0, named=True)
     kind: Kind = first["partition_kind"]
     sort = settings.sort and kind != "minor" and bool(metadata.sort_order().fields)
-    shared = int(group.select(pl.col("shared_dead_rows").max()).item())
+    part = int(group["record_count"].sum()) / max(first["partition_records"], 1)
+    shared = int(group.select(pl.col("shared_dead_rows").max()).item() * part)
     return Task(
         id=0,
         action="merge",

@@ -191,7 +191,10 @@ class TaskFailure:
                 retryable=error.retryable,
             )
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
-        return cls(task=task, attempt=attempt, code="internal", detail=detail, retryable=isinstance(error, OSError))
+        if isinstance(error, OSError):
+            hint = "Check the storage, the free space on it and on $ARCTIC_SPILL_DIR, and try again."
+            return cls(task=task, attempt=attempt, code="unavailable", detail=detail, hint=hint, retryable=True)
+        return cls(task=task, attempt=attempt, code="internal", detail=detail)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -50,7 +50,6 @@ def main() -> int:
     os.dup2(2, 1)
     # Ctrl-C reaches all processes of a terminal. What it means is decided where the work was ordered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _give_up)
     pa.set_cpu_count(1)
     orders = _Orders()
     order = bench = None
@@ -87,11 +86,13 @@ class _Orders:
         if line is None:
             return None
         order: dict[str, Any] = json.loads(line)
+        signal.signal(signal.SIGTERM, _give_up)
         self._is_busy = True
         return order
 
     def done(self) -> None:
-        """The answer comes now; after it the orders may end."""
+        """The answer comes now: from here on the files belong to whoever hears it, and giving up must not remove them."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._is_busy = False
 
     def _read(self) -> None:
@@ -122,6 +123,7 @@ def _work(bench: Bench, order: dict[str, Any], answers: TextIO, orders: _Orders)
         answer = {"result": result.to_json()}
     orders.done()
     _say(answers, answer)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:

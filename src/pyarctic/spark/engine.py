@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _SUBMISSION = 1000
 """Attempts are numbered by submission and, within one, by Spark."""
 _REMOTE_TASKS_AT_A_TIME = 8
-_KILL_SECONDS = 2.5
-"""A little more than `spark.python.task.killTimeout`."""
+_KILL_SECONDS = 4.0
+"""So long a cancelled task may go on: `spark.python.task.killTimeout`, and a little more."""
 _LONGEST_REASON = 500
 
 
@@ -89,12 +89,26 @@ class _Work:
             future.cancel()
         while not all(future.done() for future in open_tasks):
             with contextlib.suppress(Exception):  # of a session that was stopped
-                self._spark.interruptTag(self._tag)
+                self._cancel()
             wait(open_tasks, LOOK_SECONDS)
+
+    def _tag_thread(self) -> None:
+        """Jobs of this thread can be cancelled from now on. A session's own tags are for Connect only: elsewhere Spark 4.1
+        finds no job by them."""
+        if is_remote(self._spark):
+            self._spark.addTag(self._tag)
+        else:
+            self._spark.sparkContext.addJobTag(self._tag)
+
+    def _cancel(self) -> None:
+        if is_remote(self._spark):
+            self._spark.interruptTag(self._tag)
+        else:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def outcome(self, task: Task) -> TaskOutcome:
         """Submit a task until it succeeds, or fails for good."""
-        self._spark.addTag(self._tag)
+        self._tag_thread()
         for submission in range(MOST_ATTEMPTS):
             first = submission * _SUBMISSION
             outcome = self._submitted(task, first)
@@ -127,7 +141,7 @@ class _Work:
                 remove_quietly(self._io, outcome.paths)
         self._remove_losers()
         if self._losers and (untaken or self._speculates):
-            # Spark has told them to end, and gives them so long before they are ended.
+            # Spark tells them to end, and gives them some time.
             time.sleep(_KILL_SECONDS)
             self._remove_losers()
 

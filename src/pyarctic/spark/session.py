@@ -34,7 +34,8 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
 
         session("nightly", **{"spark.master": "local[4]", "spark.driver.memory": "2g"})
 
-    Without `spark.master` it is `local[*]`. Under `spark-submit` master, Java and logs are those of the submission.
+    Without `spark.master` it is `local[*]`. Under `spark-submit` master, Java and logs are those of the submission,
+    and its settings win over the defaults too.
     Executors on other machines need PyArctic in their Python, since the daemon that runs their tasks is part of it. If they
     have only its libraries, set `spark.python.daemon.module` to `pyspark.daemon`.
     """
@@ -44,7 +45,10 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = {key: _text(value) for key, value in conf.items()}
     builder = SparkSession.builder.appName(app_name)
-    for key, value in (defaults(chosen.get("spark.master"), submitted=submitted) | chosen).items():
+    ours = defaults(chosen.get("spark.master"), submitted=submitted)
+    if submitted:
+        ours = _without_submitted(ours)
+    for key, value in (ours | chosen).items():
         builder = builder.config(key, value)
     for name in _NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
@@ -72,6 +76,15 @@ def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
     if is_local(master):
         settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK, "spark.ui.enabled": "false"}
     return settings
+
+
+def _without_submitted(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that the submission (`--conf`, spark-defaults.conf) does not say itself."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # connects to the JVM that started this process, which knows them
+    submission = SparkConf()
+    return {key: value for key, value in settings.items() if not submission.contains(key)}
 
 
 def runs_here(master: str) -> bool:

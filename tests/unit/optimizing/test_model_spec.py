@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -16,8 +15,8 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic import config
-from pyarctic.optimizing import KindChoice, plan as planning
-from pyarctic.optimizing.kernel import merge
+from pyarctic.optimizing import KindChoice
+from pyarctic.optimizing import plan as planning
 from pyarctic.tables import Table
 from tests.healing import heal
 from tests.spec.history import History
@@ -57,9 +56,7 @@ def past(table: Table) -> dict[int, Counter[str]]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_healing_keeps_all_rows(
-    version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, folder, numbers = lake
     name = f"n.t{next(numbers)}"
     history = History(data.draw, catalog, name, folder / name, version=version)

@@ -17,8 +17,9 @@ from pyarctic.iceberg.deletefiles import POSITION_ID
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
 from pyarctic.iceberg.storage import written_whole
 from pyarctic.iceberg.vectors import MAGIC, Positions
+from pyarctic.iceberg.writing.metrics import parquet_metrics
 from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
-from pyarctic.iceberg.writing.parquet import ParquetSettings, file_schema, parquet_metrics
+from pyarctic.iceberg.writing.parquet import ParquetSettings, file_schema
 from pyarctic.iceberg.writing.puffin import NOT_KNOWN, Blob, write_puffin
 
 POSITION_COLUMN_ID = 2147483645

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,18 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputStream
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
-from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifests import DATA
 from pyarctic.iceberg.projection import arrow_type, is_encoded
-from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.writing.metrics import parquet_metrics
+from pyarctic.iceberg.writing.newfile import NewFile, Target
 from pyarctic.iceberg.writing.properties import number, positive_property
 from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH, Rolling
 
@@ -179,11 +176,11 @@ class DataFileWriter:
         """Remove everything that was written."""
         paths = [file.path for file in self.files]
         if self._open:
-            self._open.close()
+            with contextlib.suppress(OSError, ValueError):  # a full disk is full also for the rest
+                self._open.close()
             paths.append(self._open.path)
         self._open, self.files, self._waiting = None, [], []
-        for path in paths:
-            self._target.io.delete(path)
+        remove_quietly(self._target.io, paths)
 
     def _flush(self) -> None:
         if not self._waiting_rows:
@@ -203,9 +200,10 @@ class DataFileWriter:
     def _finish(self) -> None:
         if self._open is None:
             return
-        done, self._open = self._open, None
+        done = self._open
         nans = {self._fields[index].field_id: count for index, count in zip(self._floats, done.nans, strict=True)}
         metadata = done.close()
+        self._open = None
         self.files.append(
             described_data_file(self._target, done.path, done.size, metadata, self._fields, nans, self._sort_order_id)
         )
@@ -295,25 +293,6 @@ def described_data_file(
         split_offsets=offsets,
         sort_order_id=sort_order_id,
     )
-
-
-def parquet_metrics(
-    metadata: pq.FileMetaData, fields: Sequence[NestedField], properties: Mapping[str, str], nans: Mapping[int, int]
-) -> tuple[Metrics, tuple[int, ...]]:
-    """Metrics and split offsets from a file's footer, as `write.metadata.metrics.*` wants them."""
-    schema = Schema(*fields)
-    plan = compute_statistics_plan(schema, dict(properties))
-    found = data_file_statistics_from_parquet_metadata(metadata, plan, parquet_path_to_id_mapping(schema))
-    values = found.to_serialized_dict()
-    metrics = Metrics(
-        column_sizes=values["column_sizes"],
-        value_counts=values["value_counts"],
-        null_counts=values["null_value_counts"],
-        nan_counts={field_id: count for field_id, count in nans.items() if field_id in values["value_counts"]},
-        lower_bounds=values["lower_bounds"],
-        upper_bounds=values["upper_bounds"],
-    )
-    return metrics, tuple(found.split_offsets)
 
 
 def file_schema(fields: Sequence[NestedField]) -> pa.Schema:

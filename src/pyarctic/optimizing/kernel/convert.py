@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyarctic.iceberg.reading import ReadFile
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.vectors import Positions
 from pyarctic.iceberg.writing import NewFile, write_position_deletes, write_vectors
 from pyarctic.optimizing.kernel.inputs import Attempt
@@ -21,8 +22,7 @@ def convert(attempt: Attempt) -> TaskResult:
     try:
         work.run()
     except BaseException:
-        for path in {file.path for file in work.written}:
-            attempt.bench.io.delete(path)
+        remove_quietly(attempt.bench.io, {file.path for file in work.written})
         raise
     return TaskResult(
         task=attempt.task.id,
@@ -44,9 +44,9 @@ class _Conversion:
 
     def run(self) -> None:
         for file in self._attempt.reading().files():
-            dead = file.dead_positions()
             everything = file.all_dead_positions()
-            new = np.setdiff1d(everything, dead, assume_unique=True)
+            # Not those found dead by their keys already: deletes beyond the memory are asked before a file comes up.
+            new = np.setdiff1d(everything, file.named_positions(), assume_unique=True)
             self.found += len(new)
             self._attempt.progress(file.row["record_count"], file.row["file_size_bytes"])
             if not len(new):

@@ -5,6 +5,7 @@ A copied row group keeps its size, its codec and its statistics. It costs a hund
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from types import TracebackType
@@ -15,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
+from pyarctic.iceberg.deletefiles import refuse_encrypted
 from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID, ReadFile, kept
-from pyarctic.iceberg.storage import opened
+from pyarctic.iceberg.storage import opened, remove_quietly
 from pyarctic.iceberg.writing import NewFile, Rolling, Target, file_schema
 from pyarctic.iceberg.writing.parquet import ParquetSettings, described_data_file
 from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH
@@ -75,6 +77,7 @@ class Copier:
         return self._output.finish()
 
     def _take(self, file: ReadFile, source: ParquetSource | None) -> None:
+        refuse_encrypted(file.path, file.row["key_metadata_bytes"])
         if source is None or file.asks_keys:
             self._encode(file, None)
             return
@@ -86,7 +89,11 @@ class Copier:
             if first not in copyable:
                 self._encode(file, [first])
                 continue
-            self._output.copy(source, first, self._lineage(file, starts[first], group.rows))
+            try:
+                self._output.copy(source, first, self._lineage(file, starts[first], group.rows))
+            except NotCopyable:  # noticed before anything was written
+                self._encode(file, [first])
+                continue
             self._log.add_piece(self._numbers[file.path], starts[first], group.rows, None)
             self.rows_in += group.rows
             self.copied_rows += group.rows
@@ -95,10 +102,15 @@ class Copier:
         if source.schema != self._output.schema_of(self._own_fields):
             return set()
         least = self._attempt.task.copy_least_rows or 0
-        return {number for number, group in enumerate(source.groups) if group.rows >= least and number not in touched}
+        most = self._attempt.task.target_bytes * 1.25  # a larger one would make a file that is too large
+        return {
+            number
+            for number, group in enumerate(source.groups)
+            if group.rows >= least and group.compressed_bytes <= most and number not in touched
+        }
 
     def _encode(self, file: ReadFile, row_groups: list[int] | None) -> None:
-        for piece, alive in file.living(self._fields, dictionaries=True, row_groups=row_groups):
+        for piece, alive in file.living(self._fields, row_groups=row_groups):
             rows = file.projected(piece, self._fields)
             self._log.add_piece(self._numbers[file.path], piece.position, rows.num_rows, alive)
             self._output.encode(rows if alive is None else kept(rows, alive))
@@ -141,7 +153,7 @@ class _Output:
         self.settings = ParquetSettings.of(attempt.job.metadata.properties)
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
         self._rolling = Rolling(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
-        self._row_bytes = task.expected_bytes / max(task.expected_rows, 1)
+        self._row_bytes = task.input_bytes / max(int(task.data["record_count"].sum()), 1)
         self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // SHARE)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -172,8 +184,8 @@ class _Output:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        decoded = [batch.cast(self._schema) if batch.schema != self._schema else batch for batch in waiting]
-        table = pa.Table.from_batches(decoded, schema=self._schema)
+        fitted = [batch.cast(self._schema) if batch.schema != self._schema else batch for batch in waiting]
+        table = pa.Table.from_batches(fitted, schema=self._schema)
         for source in _steps(table, self._rolling.target_bytes, self._row_bytes, self.settings):
             self._append(source, 0, None)
 
@@ -200,10 +212,11 @@ class _Output:
     def _close(self) -> None:
         if self._open is None:
             return
-        (path, stream, writer), self._open = self._open, None
+        path, stream, writer = self._open
         metadata: pq.FileMetaData = writer.close()
         size = stream.tell()
         stream.close()
+        self._open = None
         # Of floats in copied row groups nobody has counted what is not a number.
         self._done.append(described_data_file(self._target, path, size, metadata, self._fields, {}))
 
@@ -211,9 +224,9 @@ class _Output:
         paths = [file.path for file in self._done]
         if self._open is not None:
             paths.append(self._open[0])
-            self._open[1].close()
-        for path in paths:
-            self._target.io.delete(path)
+            with contextlib.suppress(OSError, ValueError):  # a full disk is full also for the rest
+                self._open[1].close()
+        remove_quietly(self._target.io, paths)
 
 
 def _steps(table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings) -> Iterator[ParquetSource]:

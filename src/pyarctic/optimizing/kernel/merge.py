@@ -15,9 +15,10 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.deletefiles import Mask
+from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.reading import ReadFile, kept
-from pyarctic.iceberg.storage import opened
+from pyarctic.iceberg.storage import opened, remove_quietly
 from pyarctic.iceberg.transforms import apply_transform, partition_values, source_column
 from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
 from pyarctic.optimizing.kernel.copying import Copier
@@ -52,7 +53,8 @@ class _Merge:
         self._hash_in = ContentHash() if job.verify else None
         self._rows_in = 0
         self._copied_rows = 0
-        self._partitions: dict[tuple[Any, ...], int] = {}
+        self._partitions: dict[str, tuple[int, tuple[Any, ...]]] = {}
+        """Partitions in order of appearance. By their key as text: 0.0 and -0.0 are equal, and not the same partition."""
 
     def __enter__(self) -> Self:
         return self
@@ -144,13 +146,16 @@ class _Merge:
         schema = metadata.schema()
         if self._attempt.task.partition_key is None:
             codes, tuples = partition_values(metadata.specs()[self._attempt.task.spec_id], schema, rows)
-            known = np.array([self._partitions.setdefault(values, len(self._partitions)) for values in tuples], np.int32)
+            known = np.array([self._partition_number(values) for values in tuples], np.int32)
             columns[_PARTITION] = pa.array(known[codes])
         for number, field in enumerate(self._sort_fields):
             source = source_column(schema, field.source_id, rows)
             type_ = schema.find_type(field.source_id)
             columns[_key_name(number)] = _sortable(apply_transform(field.transform, type_, source))
         return columns
+
+    def _partition_number(self, values: tuple[Any, ...]) -> int:
+        return self._partitions.setdefault(PartitionDecoder.key_of(values), (len(self._partitions), values))[0]
 
     def _sample(self) -> pl.Series:
         """Some values of the first key, of all rows to come: those of deleted rows do no harm."""
@@ -182,7 +187,7 @@ class _Merge:
             return
         codes = batch.column(_PARTITION).to_numpy()
         starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        tuples = list(self._partitions)
+        tuples = [values for _, values in self._partitions.values()]
         for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
             place = replace(self._attempt.target(), partition=tuples[codes[start]])
             self._outputs.begin(place)
@@ -228,7 +233,7 @@ class _Outputs:
 
     def begin(self, place: Target) -> None:
         """The rows that follow go to this partition."""
-        if self._place is not None and self._place.partition == place.partition:
+        if self._place is not None and _key_of(self._place) == _key_of(place):
             return
         self._close()
         task, job = self._attempt.task, self._attempt.job
@@ -267,8 +272,11 @@ class _Outputs:
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.abort()
-        for file in self._done:
-            self._attempt.bench.io.delete(file.path)
+        remove_quietly(self._attempt.bench.io, [file.path for file in self._done])
+
+
+def _key_of(place: Target) -> str:
+    return PartitionDecoder.key_of(place.partition)
 
 
 def _key_name(number: int) -> str:

@@ -7,6 +7,7 @@ range alone get one that is divided by the remaining keys, or needs no sorting.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -55,10 +56,13 @@ class Sorter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._ranges is not None:
-            self._ranges.close()
-        if self._own_folder is not None:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+        try:
+            if self._ranges is not None:
+                with contextlib.suppress(*([OSError] if kind else [])):  # a full disk is full also for the rest
+                    self._ranges.close()
+        finally:
+            if self._own_folder is not None:
+                shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def add(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:

@@ -1,7 +1,7 @@
 """Where rows went: runs of neighbouring rows, noted while they are written and told in a file when the outputs are known.
 
 Deletes that arrive during a rewrite are moved over to the new files by it. A sorted task has about one run for each row,
-so runs are kept on disk, sixteen bytes each, and never as objects.
+so runs are kept on disk, twenty bytes each, and never as objects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyarctic.iceberg.storage import written_whole
 from pyarctic.iceberg.writing import NewFile, Target
 
 ROW_MAP_SUFFIX = "-rowmap.parquet"
-_RUN = np.dtype([("position", np.int64), ("source", np.int32), ("length", np.int32)])
+_RUN = np.dtype([("position", np.int64), ("length", np.int64), ("source", np.int32)])
 _CHUNK_RUNS = 1 << 20
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
