@@ -50,7 +50,7 @@ fmt: $(READY)  ## Format the code and repair what can be repaired
 	$(PYTHON) -m ruff format $(SOURCES)
 
 .PHONY: bench
-bench: $(READY)  ## Measure and print the figures
+bench: $(READY) $(JARS)  ## Measure and print the figures
 	@$(PYTHON) -m benchmarks
 
 COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -1,4 +1,4 @@
-"""The short form: twenty statements beside healing, and none of them fails."""
+"""The short form: twenty statements beside healing, ten in each mode, and none of them fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_no_statement_fails(oracle: Oracle, tmp_path: Path, version: int, mode: 
         oracle.catalog.properties,
         version=version,
         mode=mode,
-        statements=20,
+        statements=10,
     )
     assert result.failed == [], str(result)
     assert result.wrong_rows == 0, str(result)

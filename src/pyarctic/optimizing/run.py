@@ -26,7 +26,7 @@ from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_ex
 from pyarctic.optimizing.observe import evaluate_table
 from pyarctic.optimizing.plan import Plan, large_first, make_plan
 from pyarctic.optimizing.report import Amounts, Health, Report
-from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, TaskFailure, trimmed
+from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, trimmed
 from pyarctic.tables import Table
 
 KindChoice = Literal["auto", "minor", "major", "full"]
@@ -130,7 +130,7 @@ class _Run:
         self._watcher.planned(plan)
         if not self._options.dry_run:
             ledger = self._execute(plan)
-            if any(task.partition_key is None for task in plan.tasks) and ledger.commits:
+            if any(_changes_spec(task) for task in plan.tasks) and ledger.commits:
                 # Rows of former partition specs have come to partitions that have files of their own: put them together.
                 again = plan_table(self._table.refresh(), self._options, first_task=len(plan.tasks))
                 if again is not None and again.tasks:
@@ -253,6 +253,10 @@ class _Run:
             before=Amounts(),
             after=Amounts(),
         )
+
+
+def _changes_spec(task: Task) -> bool:
+    return task.action == "merge" and bool((task.data["spec_id"] != task.spec_id).any())
 
 
 def _delete_counts(deletes: pl.DataFrame) -> dict[str, int]:

@@ -80,7 +80,8 @@ def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, m
         assert Counter(repr(row) for row in table.scan().to_arrow().to_pylist()) == rows
         assert known is None or state(table) == known
         assert not missing(table._loaded)
-        if table.properties["self-optimizing.target-size"] == "100000":  # smaller files are footers above all
+        # Smaller files are footers above all; several specs: test_old_partitions_that_become_one in test_not_in_vain.py.
+        if table.properties["self-optimizing.target-size"] == "100000" and len(table.view.metadata.specs()) == 1:
             again = heal(table, kind, memory_bytes=memory)
             note(f"again: {again.tasks_planned} tasks")
             assert again.tasks_planned == 0

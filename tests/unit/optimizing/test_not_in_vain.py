@@ -39,9 +39,6 @@ def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:
     return table
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a merge removes idle deletes along with its files, and is refused when they are gone"
-)
 @pytest.mark.parametrize("version", [2, 3])
 def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) -> None:
     """Only delete files that nobody needs went away: the merge is as good as before."""
@@ -67,7 +64,6 @@ def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) 
     assert report.tasks_dropped == 0
 
 
-@pytest.mark.xfail(strict=True, reason="a run goes round twice only if rows go to partitions each of their own")
 @pytest.mark.parametrize("kind", ["minor", "major", "full"])
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_old_partitions_that_become_one(lake: Catalog, kind: KindChoice, version: int) -> None:

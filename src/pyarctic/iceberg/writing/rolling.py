@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _ONE_FILE = 1.25
 _TWO_FILES = 1.5
-NEAR_ENOUGH = 0.9
+NEAR_ENOUGH = 0.95
 """A file is closed at this share of its goal: sizes are estimates, and a sliver of a row group is worse than a small
 error."""
 
