@@ -42,7 +42,8 @@ from pyarctic.iceberg.writing import (
     write_position_deletes,
     write_vectors,
 )
-from pyarctic.iceberg.writing.parquet import file_schema, parquet_metrics
+from pyarctic.iceberg.writing.metrics import parquet_metrics
+from pyarctic.iceberg.writing.parquet import file_schema
 
 CATALOG = "bench"
 KEY_FILES = 20
