@@ -113,10 +113,13 @@ class Sorter:
                 self._folder = self._own_folder = Path(tempfile.mkdtemp(dir=spill_dir(), prefix="arctic-sort-"))
             # A range must fit with room to spare, whatever the sample missed.
             self._ranges = _Ranges(self._keys[0], self._sample(), self._folder, self._memory // 2)
+        # All at once: a range gets one piece of them, and not a sliver of each.
         self.spilled_bytes += self._waiting_bytes
-        for batch in self._waiting:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        together = pa.Table.from_batches(waiting).combine_chunks() if waiting else None
+        waiting.clear()
+        for batch in together.to_batches() if together is not None else ():
             self._ranges.add(batch)
-        self._waiting, self._waiting_bytes = [], 0
 
 
 def sort_order(table: pa.Table, keys: Sequence[Key]) -> Order:
