@@ -6,7 +6,7 @@ import io as memory
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +19,15 @@ from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
 from pyarctic.iceberg.storage import read_bytes, remove_quietly
-from pyarctic.optimizing.history import KIND, PROCESS, recent_statements
+from pyarctic.optimizing.history import (
+    CADENCE_EVENTS,
+    KIND,
+    PROCESS,
+    STATEMENTS,
+    WRITERS_WINDOW,
+    recent_statements,
+    writers_activity,
+)
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import Task, TaskResult
 from pyarctic.tables import Table
@@ -67,7 +75,6 @@ class Committer:
         self._plan = plan
         self._process_id = process_id
         self._say = say
-        self._started = datetime.now(UTC)
         self._open: dict[int, Done] = {}
         """Tasks that are done and not settled."""
         self._in_doubt: set[int] = set()
@@ -277,29 +284,30 @@ class Committer:
         if not settings.writers_first or self._plan.ignores_writers:
             return
         ours = pl.concat([one.task.data.select(PARTITION_KEY) for one in done]).unique()
-        planned_busy = self._plan.partitions.filter("is_busy").join(ours, on=PARTITION_KEY, how="semi").height
-        deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
-        seen = self._last_statement(ours)
-        if seen is None and not planned_busy:
+        beat = self._beat(ours)
+        if beat is None:
             return
-        while time.monotonic() < deadline:
-            latest = self._last_statement(ours)
-            if latest is not None and (datetime.now(UTC) - latest).total_seconds() < _JUST_NOW_SECONDS:
-                return
+        deadline = time.monotonic() + min(2 * beat, _LONGEST_WAIT_SECONDS)
+        begun = datetime.now(UTC) - timedelta(seconds=_JUST_NOW_SECONDS)
+        while time.monotonic() < deadline and self._statements(ours, begun).is_empty():
             time.sleep(_GAP_LOOK_SECONDS)
 
-    def _last_statement(self, partitions: pl.DataFrame) -> datetime | None:
-        """When somebody else last changed rows in these partitions since the run began."""
+    def _beat(self, partitions: pl.DataFrame) -> float | None:
+        """The seconds between two statements of others in these partitions; None if there is no rhythm, or none any more."""
+        now = datetime.now(UTC)
+        statements = self._statements(partitions, now - WRITERS_WINDOW)
+        activity = writers_activity(statements, self._plan.observation.settings.quiet_time, now)
+        beats = activity.filter(pl.col("busy_until").is_not_null() & (pl.col("statements") >= CADENCE_EVENTS))
+        return None if beats.is_empty() else float(beats.select(pl.col("cadence_seconds").min()).item())
+
+    def _statements(self, partitions: pl.DataFrame, since: datetime) -> pl.DataFrame:
+        """Statements of others in these partitions, as the table is now."""
         try:
             self._table.refresh()
         except ArcticError:  # the commit will tell what is wrong
-            return None
-        view = self._table.view
-        reader = self._table.reader()
-        statements = recent_statements(view.metadata, reader, self._started)
-        touched = statements.join(partitions, on=PARTITION_KEY, how="semi")
-        latest = touched["committed_at"].max()
-        return latest if isinstance(latest, datetime) else None
+            return pl.DataFrame(schema=STATEMENTS)
+        statements = recent_statements(self._table.view.metadata, self._table.reader(), since)
+        return statements.join(partitions, on=PARTITION_KEY, how="semi")
 
 
 def _joined(hashes: Sequence[str | None]) -> str | None:

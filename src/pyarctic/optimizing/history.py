@@ -20,8 +20,10 @@ KIND = "arctic.kind"
 
 _MOST_STATEMENTS = 24
 """So many statements back is looked."""
-_CADENCE_EVENTS = 3
+CADENCE_EVENTS = 3
 """So many statements make a rhythm."""
+WRITERS_WINDOW = timedelta(hours=24)
+"""Statements that are older tell nothing of what runs now."""
 _TOLERANCE = 3
 """After so many missed beats a writer is taken to have stopped."""
 
@@ -95,7 +97,7 @@ def writers_activity(statements: pl.DataFrame, quiet_time: timedelta, now: datet
     beat = pl.duration(milliseconds=(pl.col("cadence_seconds") * 1000).cast(pl.Int64))
     moment = pl.lit(now).cast(STATEMENTS["committed_at"])
     quiet_until = last + pl.lit(quiet_time)
-    has_rhythm = pl.col("statements") >= _CADENCE_EVENTS
+    has_rhythm = pl.col("statements") >= CADENCE_EVENTS
     stopped_at = last + beat * _TOLERANCE
     expected_from = last + beat / 2
     quiet = moment < quiet_until

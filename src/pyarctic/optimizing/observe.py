@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyarctic.errors import about
 from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
-from pyarctic.optimizing.history import recent_statements, snapshot_times, writers_activity
+from pyarctic.optimizing.history import WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
 from pyarctic.optimizing.settings import Settings
 from pyarctic.tables import Table
-
-_WRITERS_WINDOW = timedelta(hours=24)
-"""Statements that are older tell nothing of what runs now."""
 
 
 def observe(table: Table, now: datetime | None = None) -> Observation | None:
@@ -26,7 +23,7 @@ def observe(table: Table, now: datetime | None = None) -> Observation | None:
             return None
         files = table.file_list
         matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
-        statements = recent_statements(metadata, files.reader(table.view.io), now - _WRITERS_WINDOW)
+        statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
         return Observation(
             table=table.name,
             metadata=metadata,

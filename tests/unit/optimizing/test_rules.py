@@ -136,8 +136,8 @@ def test_full_interval_only_when_there_is_something_to_gain() -> None:
 def test_old_specs_and_large_files_are_for_full() -> None:
     told = {"self-optimizing.full.trigger.interval": "1d"}
     later = NOW + timedelta(days=2)
-    assert kind_of([file(size=10 * MIB)], told, now=later)[0] is None, "1.25 times the target is near enough"
-    assert kind_of([file(size=LARGE)], told, now=later)[0] == "full"
+    assert kind_of([file(size=12 * MIB)], told, now=later)[0] is None, "half as much again is near enough"
+    assert kind_of([file(size=12 * MIB + 1)], told, now=later)[0] == "full"
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""Equality deletes into positions and vectors, with enough memory for their keys and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+import pyarctic
+from pyarctic import config
+from tests import changes
+from tests.healing import heal
+from tests.wholeness import leftovers
+
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+FILES, ROWS = 3, 2_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Catalog]:
+    config.reset()
+    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("db")
+    yield catalog
+    catalog.close()
+    config.reset()
+
+
+@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("memory_bytes", [4 << 10, 256 << 20], ids=["little memory", "enough"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_stay_deleted(lake: Catalog, version: int, memory_bytes: int, granularity: str) -> None:
+    """Keys that do not fit into memory are asked portion by portion, before a data file comes up."""
+    properties = {
+        "format-version": str(version),
+        "self-optimizing.target-size": "20000",
+        "self-optimizing.fragment-size": "1",
+        "write.delete.granularity": granularity,
+    }
+    table = lake.create_table("db.t", SCHEMA, properties=properties)
+    for number in range(FILES):
+        ids = np.arange(number * ROWS, (number + 1) * ROWS)
+        rows = pa.table({"id": ids, "name": [f"n{key % 50}" for key in ids]})
+        table = changes.apply(table, partial(changes.append, data=rows))
+    for first in (0, 7, 100):
+        keys = pa.table({"id": np.arange(first, FILES * ROWS, 300)})
+        table = changes.apply(table, partial(changes.equality_delete, keys=keys))
+    table = changes.apply(table, partial(changes.equality_delete, keys=pa.table({"name": ["n3", "n4"]})))
+    table = changes.apply(table, partial(changes.position_delete, where="id < 10"))
+    before = changes.rows(table).sort_by("id")
+    report = heal(pyarctic.table("lake.db.t"), "minor", memory_bytes=memory_bytes, verify=False)
+    assert not report.failures
+    assert report.removed.data_files == 0, "data files stay as they are"
+    assert (report.after.equality_delete_files, report.removed.equality_delete_files) == (0, 4)
+    healed = lake.load_table("db.t")
+    assert changes.rows(healed).sort_by("id").equals(before)
+    assert leftovers(healed) == []
+    again = heal(pyarctic.table("lake.db.t"), "minor", verify=False)
+    assert not again.changed
