@@ -197,7 +197,8 @@ def _heal(orders: Mapping[str, Any]) -> None:
             others = [key for key in range(first, first + 80) if key % PARTITIONS != BUSY]
             first += 80
             changes.apply(table, lambda current, keys=others: changes.append(current, _listed(keys)))  # type: ignore[misc]
-        report = pyarctic.optimize(name, workers=1)
+        # The last round takes also what is too little to call for one by itself.
+        report = pyarctic.optimize(name, kind="minor" if ending else "auto", workers=1)
         rounds += 1
         commits += len(report.snapshot_ids)
         if ending:
