@@ -24,11 +24,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--only", choices=["files", "deletes", "scan", "write", "commit", "heal"], help="run one part")
+    parser.add_argument(
+        "--only", choices=["files", "deletes", "plan", "scan", "write", "commit", "heal"], help="run one part"
+    )
     parser.add_argument("--case", type=_cases, default=(), help=f"cases of `heal`, by comma: {', '.join(healing.CASES)}")
     parser.add_argument("--healer", default=healwork.HEALER, help="what `heal` measures, as module:function")
     options = parser.parse_args()
-    parts = {"files": file_list, "deletes": delete_matching, "scan": scan, "write": write, "commit": commit}
+    parts = {
+        "files": file_list,
+        "deletes": delete_matching,
+        "plan": planning,
+        "scan": scan,
+        "write": write,
+        "commit": commit,
+    }
     parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
     if options.json:
@@ -88,6 +97,20 @@ def delete_matching(scale: float) -> list[Figure]:
             promised=10,
             unit="s",
             detail=f"CPU; {outcome['result']:,} data files have deletes; {outcome['peak_mb']:,.0f} MB",
+        )
+    ]
+
+
+def planning(scale: float) -> list[Figure]:
+    data, deletes = int(1_000_000 * scale), int(100_000 * scale)
+    outcome = _run("plan_ours", f"{data}x{deletes}")
+    return [
+        Figure(
+            name=f"evaluating and planning {data:,} data × {deletes:,} delete files, one plan within its limits",
+            measured=outcome["cpu_seconds"],
+            promised=10,
+            unit="s",
+            detail=f"CPU; {outcome['result']:,} tasks; {outcome['peak_mb']:,.0f} MB",
         )
     ]
 

@@ -60,6 +60,27 @@ def match_ours(size: Path) -> Outcome:
     return measured(run)
 
 
+def plan_ours(size: Path) -> Outcome:
+    """Matching deletes, evaluating and planning; the result is the number of tasks."""
+    import numpy as np
+    import polars as pl
+
+    from benchmarks.frames import files_and_deletes
+    from pyarctic.optimizing.evaluate import evaluate
+    from pyarctic.optimizing.plan import make_plan
+    from tests.observations import observed
+
+    data, deletes = (int(part) for part in str(size).split("x"))
+    files = files_and_deletes(data, deletes)
+    files = files.with_columns(
+        spec_id=pl.lit(0, pl.Int32),
+        record_count=pl.lit(10_000, pl.Int64),
+        file_size_bytes=pl.Series(np.random.default_rng(1).integers(1_000, 60_000_000, files.height)),
+    )
+    sizes = {"self-optimizing.target-size": "128MB"}
+    return measured(lambda: len(make_plan(evaluate(observed(files, sizes))).tasks))
+
+
 def scan_ours(folder: Path) -> Outcome:
     import pyarctic
     from benchmarks.tables import properties
@@ -162,6 +183,7 @@ WORK = {
         file_list_pyiceberg,
         refresh_ours,
         match_ours,
+        plan_ours,
         scan_ours,
         scan_dataset,
         write_ours,

@@ -25,6 +25,7 @@ from sqlalchemy import update
 from pyarctic.iceberg.committing import Change, ManifestRewrite
 from pyarctic.iceberg.gaps import close_gaps
 from tests import changes
+from tests.faults.outputs import WrappedOutput
 from tests.wholeness import local, on_disk
 
 Point = tuple[str, str]
@@ -74,20 +75,10 @@ class Trapped(FileIO):
         self.inner.delete(location)
 
 
-class _TrappedOutput(OutputFile):
+class _TrappedOutput(WrappedOutput):
     def __init__(self, location: str, inner: OutputFile, trap: Trap) -> None:
-        super().__init__(location)
-        self._inner = inner
+        super().__init__(location, inner)
         self._trap = trap
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def exists(self) -> bool:
-        return self._inner.exists()
-
-    def to_input_file(self) -> InputFile:
-        return self._inner.to_input_file()
 
     def create(self, overwrite: bool = False) -> OutputStream:
         what = f"write of {file_kind(self.location)}"

@@ -15,6 +15,8 @@ from typing import Any
 from pyiceberg.io import InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
+from tests.faults.outputs import WrappedOutput
+
 SIGNS = "spoil.signs"
 """A folder. Whoever hangs writes its process id there, under the name of the file; what fails once leaves a note there."""
 HANG = "spoil.hang"
@@ -74,20 +76,10 @@ class _Unreadable(InputFile):
         raise OSError(errno.EIO, "Input/output error")
 
 
-class _Spoiled(OutputFile):
+class _Spoiled(WrappedOutput):
     def __init__(self, location: str, inner: OutputFile, sign: Path | None) -> None:
-        super().__init__(location)
-        self._inner = inner
+        super().__init__(location, inner)
         self._sign = sign
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def exists(self) -> bool:
-        return self._inner.exists()
-
-    def to_input_file(self) -> InputFile:
-        return self._inner.to_input_file()
 
     def create(self, overwrite: bool = False) -> Any:
         return _Stream(self._inner.create(overwrite), self._sign)

@@ -1,7 +1,8 @@
 """Good neighbours: Spark deletes and merges rows in one partition, on a beat, while the whole table is healed in a loop.
 
 Iceberg Java does not repeat a statement whose data file was replaced. So every statement that fails here fails because of
-us."""
+us.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Looking on while a table is optimized: a bar on a terminal, elsewhere a line for each thing that happens.
 
-Loaded only by the command that needs it, because Rich is."""
+Loaded only by the command that needs it, because Rich is.
+"""
 
 from __future__ import annotations
 

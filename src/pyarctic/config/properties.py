@@ -1,7 +1,8 @@
 """Table properties that steer PyArctic: one registry of names, types, defaults and what they mean.
 
 Names are those of today's ecosystem (`self-optimizing.*`); the names of the original documents (`compact.major.*`) are
-aliases. A property that is set under both names counts by its first name."""
+aliases. A property that is set under both names counts by its first name.
+"""
 
 from __future__ import annotations
 

@@ -85,11 +85,18 @@ class Reading:
 
     def files(self) -> Iterator[ReadFile]:
         """The data files, partition by partition, so that what was decoded for one serves its neighbours."""
-        data = self.matches.data.with_row_index("row")
+        data = self._numbered()
         for _, group in data.group_by("spec_id", "partition", maintain_order=True):
             portions = self._equality_portions(group)
             files = (ReadFile(self, row, portions) for row in group.iter_rows(named=True))
             yield from files if self.equality.fit_together(portions) else _buried(list(files), portions)
+
+    def bare_files(self) -> Iterator[ReadFile]:
+        """The data files without their equality deletes: for a look that takes all rows, dead ones too."""
+        return (ReadFile(self, row, []) for row in self._numbered().iter_rows(named=True))
+
+    def _numbered(self) -> pl.DataFrame:
+        return self.matches.data.with_row_index("row")
 
     def _equality_portions(self, group: pl.DataFrame) -> list[DeletePortion]:
         """The equality deletes of a partition's data files, as one superset for all of them: an index knows which key
@@ -116,11 +123,6 @@ class ReadFile:
     def asks_keys(self) -> bool:
         """Whether rows must be compared with deleted keys."""
         return bool(self._portions)
-
-    @property
-    def has_deletes(self) -> bool:
-        """Whether any delete hits it."""
-        return bool(self._reading.matches.of(self.row["row"]))
 
     @property
     def has_buried(self) -> bool:

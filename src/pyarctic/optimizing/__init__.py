@@ -1,7 +1,8 @@
 """Optimizing: how well a table is, what it needs, and doing it. Evaluate → plan → execute → commit → explain.
 
 Knows tables and their files; decides purely (evaluate, plan) and acts at the edge (observe, engines, commits). Knows no
-service and no Spark: an engine is whatever runs tasks."""
+service and no Spark: an engine is whatever runs tasks.
+"""
 
 from __future__ import annotations
 

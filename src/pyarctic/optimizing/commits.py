@@ -103,7 +103,7 @@ class Committer:
         outcome = self._offered(change, done)
         if not isinstance(outcome, Committed) and len(done) == 1 and change.removed_deletes.height:
             # Perhaps somebody else has removed the deletes that it would take along.
-            change = self._merged(done, self._idle(done).clear())
+            change = self._merged(done, pl.DataFrame(schema=FILE_SCHEMA))
             outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
@@ -132,8 +132,8 @@ class Committer:
             self._drop(done[0], outcome.reason)
 
     def commit_idle(self) -> None:
-        """Deletes that hit nothing and never were for a file of this run."""
-        idle = self._idle([], originally=True)
+        """Deletes that hit nothing and that no other commit took along: most never were for a file of this run."""
+        idle = self._without_data([])
         if idle.height:
             change = self._change([], remove=idle)
             outcome = self._offered(change, [])
@@ -182,20 +182,17 @@ class Committer:
         kinds = sorted({one.task.kind for one in done}) or ["minor"]
         return {PROCESS: self._process_id, KIND: ",".join(kinds)}
 
-    def _idle(self, done: Sequence[Done], *, originally: bool = False) -> pl.DataFrame:
-        """Deletes of the planned snapshot that hit nothing once these tasks are in the table. Those that never hit anything
-        are none of their business, and left for a commit of their own."""
-        found = self._without_data(done)
-        return found if originally else found.join(self._plan.idle_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+    def _idle(self, done: Sequence[Done]) -> pl.DataFrame:
+        """Deletes that hit something until these tasks are in the table. Those that never did are left for a commit of their
+        own: what becomes of them must not concern these tasks."""
+        return self._without_data(done).join(self._plan.idle_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
 
     def _without_data(self, done: Sequence[Done]) -> pl.DataFrame:
+        """Deletes of the planned snapshot that hit nothing once these tasks are in the table."""
         matches = self._plan.observation.matches
-        settled = [
-            one.task.data.select("file_path") for one in [*self.ledger.committed, *done] if one.task.action == "merge"
-        ]
-        asked = [
-            one.task.data.select("file_path") for one in [*self.ledger.committed, *done] if one.task.action == "convert"
-        ]
+        known = [*self.ledger.committed, *done]
+        settled = [one.task.data.select("file_path") for one in known if one.task.action == "merge"]
+        asked = [one.task.data.select("file_path") for one in known if one.task.action == "convert"]
         deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_SCHEMA.names())
         deletes = deletes.join(self.ledger.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
         data = matches.data.select(FILE_SCHEMA.names())

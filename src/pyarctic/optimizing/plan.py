@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyarctic.iceberg.deletes import FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY
 from pyarctic.iceberg.deletes import KINDS as DELETE_KINDS
 from pyarctic.optimizing.evaluate import Evaluation, Observation
 from pyarctic.optimizing.rules import GAINS
-from pyarctic.optimizing.tasks import Kind, Task
+from pyarctic.optimizing.tasks import Action, Kind, Task
 
 _FOOTER_BYTES = 1024
 _FOOTER_BYTES_A_COLUMN = 150
@@ -54,10 +54,12 @@ class Plan:
         """Partitions that need optimizing and have to wait because of their writers."""
         return self.partitions.filter(pl.col("kind").is_not_null() & pl.col("is_busy"))
 
+    def tasks_of(self, action: Action) -> list[Task]:
+        return [task for task in self.tasks if task.action == action]
+
     def figures(self) -> dict[str, int]:
         """What the plan expects to read and write."""
-        merges = [task for task in self.tasks if task.action == "merge"]
-        converts = [task for task in self.tasks if task.action == "convert"]
+        merges, converts = self.tasks_of("merge"), self.tasks_of("convert")
         return {
             "tasks": len(self.tasks),
             "data_files_in": sum(task.data.height for task in merges),
@@ -145,8 +147,8 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
 def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str]) -> pl.DataFrame:
     """The data files of the chosen partitions, with `rewrite`: whether they are written anew."""
     settings = evaluation.observation.settings
-    columns = [*PARTITION_KEY, "kind", "causes", "is_busy", "is_current_spec", "records"]
-    chosen = taken.select(*PARTITION_KEY, *(pl.col(name).alias(f"partition_{name}") for name in columns[2:]))
+    of_partition = pl.col("kind", "causes", "is_busy", "is_current_spec", "records").name.prefix("partition_")
+    chosen = taken.select(*PARTITION_KEY, of_partition)
     files = evaluation.files.join(chosen, on=PARTITION_KEY, maintain_order="left")
     if in_work:
         files = files.filter(~pl.col("file_path").is_in(list(in_work)))
@@ -158,7 +160,6 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     kind = pl.col("partition_kind")
     many_deletes = pl.col("partition_causes").list.contains("delete-ratio")
     files = files.with_columns(
-        is_hit=hit,
         rewrite=pl.when(kind == "full")
         .then(pl.lit(value=True))
         .when(kind == "major")
@@ -304,8 +305,3 @@ def _deletes_of(group: pl.DataFrame, matches: DeleteMatches) -> pl.DataFrame:
     return pl.concat([none, *(part.select(columns) for part in found)]).unique(
         ["file_path", "content_offset"], maintain_order=True
     )
-
-
-def large_first(tasks: Sequence[Task]) -> Iterator[Task]:
-    """The longest work first: what is left at the end is short."""
-    return iter(sorted(tasks, key=lambda task: task.input_bytes, reverse=True))

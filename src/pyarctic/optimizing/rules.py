@@ -1,7 +1,8 @@
 """The rules that call for optimizing, as data: what is measured, against which threshold, and what it leads to.
 
 A rule is met when its measure reaches its threshold and the partition has something to gain. The second half makes rounds
-end: what a kind of optimizing leaves behind gives it nothing more to do."""
+end: what a kind of optimizing leaves behind gives it nothing more to do.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pyarctic.optimizing.engines import Engine
 from pyarctic.optimizing.evaluate import Evaluation
 from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_explain
 from pyarctic.optimizing.observe import evaluate_table
-from pyarctic.optimizing.plan import Plan, large_first, make_plan
+from pyarctic.optimizing.plan import Plan, make_plan
 from pyarctic.optimizing.report import Amounts, Health, Report
 from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, trimmed
 from pyarctic.tables import Table
@@ -151,9 +151,9 @@ class _Run:
         merged: list[Done] = []
         converted: list[Done] = []
         last_commit = time.monotonic()
-        # Merges first: conversions are committed after them anyway.
-        merges = large_first([task for task in plan.tasks if task.action == "merge"])
-        tasks = [*merges, *(task for task in plan.tasks if task.action == "convert")]
+        # The longest work first: what is left at the end is short. Conversions are committed after merges anyway.
+        merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
+        tasks = [*merges, *plan.tasks_of("convert")]
         with closing(self._engine.run(job, self._table.view.io, tasks, self._watcher.progress)) as outcomes:
             for outcome in outcomes:
                 if isinstance(outcome, TaskFailure):

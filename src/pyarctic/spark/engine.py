@@ -2,7 +2,8 @@
 
 Jobs are plain `mapInArrow` calls from driver threads, which every master and Spark Connect understand. Errors of the kernel
 come back as data; only a lost executor is Spark's business, and it repeats the task as another attempt. Attempts write
-under names of their own, and what the losers left is removed."""
+under names of their own, and what the losers left is removed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """SQL functions: `SELECT * FROM arctic_explain('demo.shop.orders')`, `SELECT * FROM arctic_optimize('demo.shop.orders')`.
 
 Spark runs them in a Python process of its own that cannot reach the driver, so tasks run in local worker processes there.
-The catalogs are those known when the functions were registered; their properties travel with the functions."""
+The catalogs are those known when the functions were registered; their properties travel with the functions.
+"""
 
 from __future__ import annotations
 

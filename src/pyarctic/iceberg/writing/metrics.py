@@ -2,7 +2,8 @@
 
 Planners of all engines leave a file out if its bounds say so. A bound that is not certain for every row of the file is left
 out itself: where one row group tells nothing of its values, nothing is told of the column. Bounds are made of the footer's
-raw values, in Iceberg's single-value form; they never pass through Python's dates, which end with the year 9999."""
+raw values, in Iceberg's single-value form; they never pass through Python's dates, which end with the year 9999.
+"""
 
 from __future__ import annotations
 

@@ -57,15 +57,14 @@ class Copier:
         task = self._attempt.task
         if task.copy_least_rows is None or (task.data["file_format"] != "PARQUET").any():
             return False
-        files = list(self._attempt.reading().files())
-        untouched = [file for file in files if not file.has_deletes]
-        rows = sum(file.row["record_count"] for file in untouched)
-        if rows < _WORTHWHILE * int(task.data["record_count"].sum()):
+        matches = self._attempt.matches
+        untouched = matches.data.filter(~matches.has_deletes)
+        if int(untouched["record_count"].sum()) < _WORTHWHILE * int(task.data["record_count"].sum()):
             return False
-        for file in untouched[:_LOOKED_AT]:
-            with opened(self._attempt.bench.io, file.path) as stream:
-                source = _source(stream, file.path)
-                if source is None or not self._copyable(source, ()):
+        for path in untouched["file_path"].head(_LOOKED_AT):
+            with opened(self._attempt.bench.io, path) as stream:
+                source = _source(stream, path)
+                if source is None or not self._copyable(source, set()):
                     return False
         return True
 
@@ -98,7 +97,7 @@ class Copier:
             self.rows_in += group.rows
             self.copied_rows += group.rows
 
-    def _copyable(self, source: ParquetSource, touched: set[int] | tuple[()]) -> set[int]:
+    def _copyable(self, source: ParquetSource, touched: set[int]) -> set[int]:
         if source.schema != self._output.schema_of(self._own_fields):
             return set()
         least = self._attempt.task.copy_least_rows or 0

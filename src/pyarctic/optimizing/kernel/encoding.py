@@ -1,5 +1,6 @@
 """Which columns are worth a dictionary, told by the footers of what is read: hashing values that hardly repeat is the
-dearest part of writing Parquet."""
+dearest part of writing Parquet.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import PartitionDecoder, match_deletes
+from pyarctic.iceberg import DeleteMatches, PartitionDecoder, match_deletes
 from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
 from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID, Reading, newest_first
@@ -69,12 +69,16 @@ class Attempt:
     def job(self) -> Job:
         return self.bench.job
 
+    @cached_property
+    def matches(self) -> DeleteMatches:
+        """The data files with the deletes that hit them."""
+        return match_deletes(self.task.files, self.bench.decoder.unpartitioned_specs())
+
     def reading(self) -> Reading:
         bench = self.bench
-        matches = match_deletes(self.task.files, bench.decoder.unpartitioned_specs())
         wanted = self.task.data["file_path"].to_list()
         positions = PositionDeletes(bench.io, self.job.memory_bytes // SHARE, wanted)
-        return Reading(self.job.metadata, bench.io, matches, positions, bench.equality)
+        return Reading(self.job.metadata, bench.io, self.matches, positions, bench.equality)
 
     def target(self, spec_id: int | None = None, key: str | None = None) -> Target:
         """Where files of a partition go; by default that of the task. A task that is about several partitions uses the

@@ -166,7 +166,7 @@ class _Merge:
         else:
             asked = {self._sort_fields[0].source_id}
         fields = [field for field in schema.fields if asked & set(type(schema)(field).field_ids)]
-        parts = [self._sampled(file, fields) for file in self._attempt.reading().files()]
+        parts = [self._sampled(file, fields) for file in self._attempt.reading().bare_files()]
         return pl.concat([part for part in parts if part is not None])
 
     def _sampled(self, file: ReadFile, fields: list[Any]) -> pl.Series | None:
