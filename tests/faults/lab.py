@@ -25,7 +25,7 @@ from sqlalchemy import update
 from pyarctic.iceberg.committing import Change, ManifestRewrite
 from pyarctic.iceberg.gaps import close_gaps
 from tests import changes
-from tests.faults.outputs import WrappedOutput
+from tests.faults.spoiled import WrappedOutput
 from tests.wholeness import local, on_disk
 
 Point = tuple[str, str]

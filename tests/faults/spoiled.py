@@ -1,5 +1,7 @@
 """Storage that misbehaves as the properties of its catalog say. Worker processes load it by name (`py-io-impl`).
 
+Executors get this one file and nothing else of the tests, so it imports none of them.
+
 Names of files that optimizing writes begin with task and attempt: `00001-0-…` is the first attempt of task 1.
 """
 
@@ -14,8 +16,6 @@ from typing import Any
 
 from pyiceberg.io import InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
-
-from tests.faults.outputs import WrappedOutput
 
 SIGNS = "spoil.signs"
 """A folder. Whoever hangs writes its process id there, under the name of the file; what fails once leaves a note there."""
@@ -74,6 +74,23 @@ class _Unreadable(InputFile):
 
     def open(self, seekable: bool = True) -> Any:  # noqa: ARG002
         raise OSError(errno.EIO, "Input/output error")
+
+
+class WrappedOutput(OutputFile):
+    """Behaves like the file it wraps, apart from what is spoiled."""
+
+    def __init__(self, location: str, inner: OutputFile) -> None:
+        super().__init__(location)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        return self._inner.exists()
+
+    def to_input_file(self) -> InputFile:
+        return self._inner.to_input_file()
 
 
 class _Spoiled(WrappedOutput):
