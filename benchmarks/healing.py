@@ -35,18 +35,18 @@ def _figures(case: str, ward: Ward) -> list[Figure]:
 
 
 def merge(ward: Ward) -> list[Figure]:
-    return [_against("merging small files", ward.ours(ward.plain, "major"), ward.by_java(ward.plain), 2.7)]
+    return [_against("merging small files", *ward.both(ward.plain, "major"), 2.7)]
 
 
 def copy(ward: Ward) -> list[Figure]:
-    return [_against("merging by copying row groups", ward.ours(ward.plain, "minor"), ward.by_java(ward.plain), 20)]
+    return [_against("merging by copying row groups", *ward.both(ward.plain, "minor"), 20)]
 
 
 def positions(ward: Ward) -> list[Figure]:
     figures = []
     for version, name in ((2, "position deletes, v2"), (3, "deletion vectors, v3")):
         rot = replace(ward.plain, version=version, dead_rows=0.05)
-        figures.append(_against(f"5 % {name}", ward.ours(rot, "major"), ward.by_java(rot), 2.7))
+        figures.append(_against(f"5 % {name}", *ward.both(rot, "major"), 2.7))
     return figures
 
 
@@ -70,7 +70,7 @@ def keys(ward: Ward) -> list[Figure]:
 
 def sort(ward: Ward) -> list[Figure]:
     rot = replace(ward.plain, sorted_by_id=True)
-    return [_against("merging into sorted files", ward.ours(rot, "full"), ward.by_java(rot), 2.5)]
+    return [_against("merging into sorted files", *ward.both(rot, "full"), 2.5)]
 
 
 def memory(ward: Ward) -> list[Figure]:

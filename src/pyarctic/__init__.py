@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, cast
 from pyarctic._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
     from pyarctic.optimizing import Engine, Explanation, KindChoice, Report, Watcher
     from pyarctic.tables import Table
 
-__all__ = ["__version__", "catalog", "explain", "optimize", "table"]
+__all__ = ["__version__", "catalog", "create_table", "drop_table", "explain", "optimize", "table"]
 
 
 def catalog(name: str, **properties: Any) -> Catalog:
@@ -40,6 +44,27 @@ def table(name: str) -> Table:
     from pyarctic.tables import open_table
 
     return open_table(name)
+
+
+def create_table(
+    name: str,
+    schema: pa.Schema | Schema,
+    primary_key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Make a table. With a primary key it is keyed: it takes changes and reads as one row per key. `partition_by` are texts
+    such as "region", "day(ts)" or "bucket(16, id)". Its database is made if there is none."""
+    from pyarctic import tables
+
+    return tables.create_table(name, schema, primary_key, partition_by, properties)
+
+
+def drop_table(name: str, *, purge: bool = False) -> None:
+    """Drop a table with all its stores; its files stay unless `purge`."""
+    from pyarctic import tables
+
+    tables.drop_table(name, purge=purge)
 
 
 def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> Explanation:

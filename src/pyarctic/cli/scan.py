@@ -25,7 +25,7 @@ from pyarctic.cli.table import at_most_one
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg import Scan
+    from pyarctic.tables.handle import RowScan
 
 
 def scan(
@@ -92,7 +92,7 @@ def _numeric(arrow_type: Any) -> bool:
     return str(arrow_type).startswith(("int", "uint", "half", "float", "double", "decimal"))
 
 
-def _rows(found: Scan) -> Iterator[dict[str, Any]]:
+def _rows(found: RowScan) -> Iterator[dict[str, Any]]:
     """Rows, batch by batch; nanosecond timestamps as text, since Python's datetime would lose their last digits."""
     fine = [(place, field.name) for place, field in enumerate(found.schema) if str(field.type).startswith("timestamp[ns")]
     for batch in found.batches():

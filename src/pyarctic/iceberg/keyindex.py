@@ -1,8 +1,9 @@
-"""Keys that equality deletes name, arranged so that millions of rows can be asked about them.
+"""Keys, arranged so that millions of rows can be asked whether theirs is among them.
 
 Every key becomes a 64-bit code. A single column of integers, dates, times, short decimals or the bits of floats is its own
 code. Other keys are hashed, and hashes only choose candidates: a row dies by comparison of its key columns. Codes lie
-sorted, each with the newest delete of its key; before they are searched, a table of bits turns most rows away.
+sorted, each with a mark such as the newest delete of its key; before they are searched, a table of bits turns most rows
+away.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 Codes = npt.NDArray[np.int64]
-Ranks = npt.NDArray[np.unsignedinteger[Any]]
+Marks = npt.NDArray[np.integer[Any]]
 Places = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
@@ -24,6 +25,87 @@ _LEAST_BITS_PER_KEY = 8
 _BLOCK = 1 << 18
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the upper bits of its multiples spread any run of numbers evenly."""
+
+
+class KeyIndex:
+    """Keys, each with the greatest of the marks it came with. Marks are numbers from zero on."""
+
+    def __init__(self, codes: list[Codes], marks: Marks, rows: pl.DataFrame | None = None, null_mark: int = -1) -> None:
+        """`codes` are taken out of the list, to be held once. `rows`: the keys themselves, if their codes are hashes.
+        `null_mark`: that of the key null, which has no code."""
+        self._ambiguous = False
+        self._rows: pl.DataFrame | None = None
+        self._null_mark = null_mark
+        together = np.concatenate(codes) if codes else np.empty(0, np.int64)
+        codes.clear()
+        self._codes, self._marks = self._arranged(together, marks, rows)
+        self._table = BitTable(self._codes)
+
+    def _arranged(self, codes: Codes, marks: Marks, rows: pl.DataFrame | None) -> tuple[Codes, Marks]:
+        """Sort, and leave of every key its greatest mark."""
+        order = np.argsort(codes)
+        codes, marks = codes[order], marks[order]
+        first = np.ones(len(codes), dtype=bool)
+        np.not_equal(codes[1:], codes[:-1], out=first[1:])
+        if rows is not None:
+            if not _repeats_are_equal(rows, order, first):
+                self._ambiguous = True
+                rows = rows[order].with_columns(pl.Series("mark", marks)).group_by(rows.columns).agg(pl.col("mark").max())
+                rows = rows.with_columns(pl.Series("code", codes_of(rows.drop("mark")))).sort("code")
+                self._rows = rows.drop("mark", "code")
+                return rows["code"].to_numpy(), rows["mark"].to_numpy()
+            self._rows = rows[order[first]]
+        if not first.all():
+            codes, marks = codes[first], np.maximum.reduceat(marks, np.flatnonzero(first))
+        return codes, marks
+
+    @property
+    def nbytes(self) -> int:
+        # Arrow counts what strings hold in truth, Polars only their letters.
+        rows = 0 if self._rows is None else int(self._rows.to_arrow(compat_level=pl.CompatLevel.newest()).nbytes)
+        return self._codes.nbytes + self._marks.nbytes + self._table.nbytes + rows
+
+    def marked(self, rows: pl.DataFrame, least: int | Marks) -> Mask:
+        """True for rows whose key is here with this mark or a greater one; `least` may tell one for each row."""
+        found = np.zeros(rows.height, dtype=bool)
+        if self._rows is None and rows.to_series().null_count():
+            null = rows.to_series().is_null().to_numpy()
+            found[null] = self._null_mark >= (least if isinstance(least, int) else least[null])
+            others = least if isinstance(least, int) else least[~null]
+            found[np.flatnonzero(~null)[self._hits(rows.drop_nulls(), others)]] = True
+        else:
+            found[self._hits(rows, least)] = True
+        return found
+
+    def _hits(self, rows: pl.DataFrame, least: int | Marks) -> Places:
+        asked, places = self._found(codes_of(rows))
+        if self._ambiguous:
+            # Two keys share a hash: one place is not enough to look at, so join by the keys themselves.
+            return self._hits_by_keys(rows, asked, least)
+        enough = self._marks[places] >= (least if isinstance(least, int) else least[asked])
+        asked, places = asked[enough], places[enough]
+        return asked if self._rows is None else asked[_equal(rows[asked], self._rows[places])]
+
+    def _hits_by_keys(self, rows: pl.DataFrame, asked: Places, least: int | Marks) -> Places:
+        assert self._rows is not None  # noqa: S101  # only hashes are ambiguous
+        known = self._rows.with_columns(pl.Series("mark", self._marks))
+        wanted = pl.Series("least", np.full(len(asked), least) if isinstance(least, int) else least[asked])
+        candidates = rows[asked].with_columns(wanted).with_row_index("row")
+        joined = candidates.join(known, on=rows.columns, nulls_equal=True).filter(pl.col("mark") >= pl.col("least"))
+        hit: Places = joined["row"].sort().to_numpy()
+        return asked[hit]
+
+    def _found(self, codes: Codes) -> tuple[Places, Places]:
+        """Which codes are in the index, and where."""
+        if not len(codes) or not len(self._codes) or codes.max() < self._codes[0] or codes.min() > self._codes[-1]:
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        asked = self._table.may_hold(codes)
+        # A search for ascending codes stays near where the last one ended; one for codes in any order misses the caches.
+        asked = asked[np.argsort(codes[asked])]
+        places = np.searchsorted(self._codes, codes[asked])
+        places[places == len(self._codes)] = 0
+        same = self._codes[places] == codes[asked]
+        return asked[same], places[same]
 
 
 class EqualityIndex:
@@ -41,87 +123,28 @@ class EqualityIndex:
             elif rows.to_series().null_count():
                 null_sequences.append(sequence)
                 rows = rows.drop_nulls()
-            codes.append(_codes(rows))
+            codes.append(codes_of(rows))
             sequences.append(sequence)
         # A key knows the rank of its newest delete among these: a byte or two instead of eight.
         self._sequences = np.unique(np.array(sequences, np.int64))
-        self._null_rank = self._rank_after(max(null_sequences)) - 1 if null_sequences else -1
+        null_rank = self._rank_after(max(null_sequences)) - 1 if null_sequences else -1
         ranks = np.array([self._rank_after(sequence) - 1 for sequence in sequences], np.min_scalar_type(len(sequences)))
         key_ranks = np.repeat(ranks, [len(part) for part in codes])
-        together = np.concatenate(codes) if codes else np.empty(0, np.int64)
-        codes.clear()
-        self._ambiguous = False
-        self._rows: pl.DataFrame | None = None
-        self._codes, self._ranks = self._arranged(together, key_ranks, pl.concat(frames) if frames else None)
-        self._table = BitTable(self._codes)
-
-    def _arranged(self, codes: Codes, ranks: Ranks, rows: pl.DataFrame | None) -> tuple[Codes, Ranks]:
-        """Sort, and leave of every key its newest delete."""
-        order = np.argsort(codes)
-        codes, ranks = codes[order], ranks[order]
-        first = np.ones(len(codes), dtype=bool)
-        np.not_equal(codes[1:], codes[:-1], out=first[1:])
-        if rows is not None:
-            if not _repeats_are_equal(rows, order, first):
-                self._ambiguous = True
-                rows = rows[order].with_columns(pl.Series("rank", ranks)).group_by(rows.columns).agg(pl.col("rank").max())
-                rows = rows.with_columns(pl.Series("code", _codes(rows.drop("rank")))).sort("code")
-                self._rows = rows.drop("rank", "code")
-                return rows["code"].to_numpy(), rows["rank"].to_numpy()
-            self._rows = rows[order[first]]
-        if not first.all():
-            codes, ranks = codes[first], np.maximum.reduceat(ranks, np.flatnonzero(first))
-        return codes, ranks
+        self._keys = KeyIndex(codes, key_ranks, pl.concat(frames) if frames else None, null_rank)
 
     @property
     def nbytes(self) -> int:
-        # Arrow counts what strings hold in truth, Polars only their letters.
-        rows = 0 if self._rows is None else int(self._rows.to_arrow(compat_level=pl.CompatLevel.newest()).nbytes)
-        return self._codes.nbytes + self._ranks.nbytes + self._table.nbytes + rows
+        return self._keys.nbytes
 
     def dead(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
         """True for rows whose key was deleted after `data_sequence`."""
-        dead = np.zeros(rows.height, dtype=bool)
         least_rank = self._rank_after(data_sequence)
         if least_rank == len(self._sequences):
-            return dead
-        if self._rows is None and rows.to_series().null_count():
-            null = rows.to_series().is_null().to_numpy()
-            dead[null] = self._null_rank >= least_rank
-            dead[np.flatnonzero(~null)[self._hits(rows.drop_nulls(), least_rank)]] = True
-        else:
-            dead[self._hits(rows, least_rank)] = True
-        return dead
+            return np.zeros(rows.height, dtype=bool)
+        return self._keys.marked(rows, least_rank)
 
     def _rank_after(self, sequence: int) -> int:
         return int(np.searchsorted(self._sequences, sequence, side="right"))
-
-    def _hits(self, rows: pl.DataFrame, least_rank: int) -> Places:
-        """Which rows have a key that a delete of this rank or a later one names."""
-        asked, places = self._found(_codes(rows))
-        if self._rows is None:
-            return asked[self._ranks[places] >= least_rank]
-        if self._ambiguous:
-            # Two deleted keys share a hash: one place is not enough to look at, so join by the keys themselves.
-            deleted = self._rows.filter(self._ranks >= least_rank)
-            candidates = rows[asked].with_row_index("row")
-            hit: Places = candidates.join(deleted, on=rows.columns, how="semi", nulls_equal=True)["row"].to_numpy()
-            return asked[hit]
-        newer = self._ranks[places] >= least_rank
-        asked, places = asked[newer], places[newer]
-        return asked[_equal(rows[asked], self._rows[places])]
-
-    def _found(self, codes: Codes) -> tuple[Places, Places]:
-        """Which codes are in the index, and where."""
-        if not len(codes) or not len(self._codes) or codes.max() < self._codes[0] or codes.min() > self._codes[-1]:
-            return np.empty(0, np.intp), np.empty(0, np.intp)
-        asked = self._table.may_hold(codes)
-        # A search for ascending codes stays near where the last one ended; one for codes in any order misses the caches.
-        asked = asked[np.argsort(codes[asked])]
-        places = np.searchsorted(self._codes, codes[asked])
-        places[places == len(self._codes)] = 0
-        same = self._codes[places] == codes[asked]
-        return asked[same], places[same]
 
 
 class BitTable:
@@ -157,7 +180,8 @@ def is_its_own_code(schema: pl.Schema) -> bool:
     return type_.is_integer() or type_.is_temporal() or type_ == pl.Boolean
 
 
-def _codes(rows: pl.DataFrame) -> Codes:
+def codes_of(rows: pl.DataFrame) -> Codes:
+    """The codes of keys; those that are their own codes must not be null."""
     if is_its_own_code(rows.schema):
         return rows.to_series().to_physical().cast(pl.Int64).to_numpy()
     return hash_rows(rows).to_numpy().view(np.int64)

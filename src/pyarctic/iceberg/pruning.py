@@ -173,7 +173,7 @@ def prune_by_metrics(
 
     def bounds(field: NestedField) -> Bounds:
         field_ids.append(field.field_id)
-        lower, upper = (_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
+        lower, upper = (bound_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
         nulls, values = pl.col(f"nulls_{field.field_id}"), pl.col(f"values_{field.field_id}")
         if field.field_id not in columns:  # below a null struct some writers count nothing
             nulls = pl.lit(None, pl.Int64)
@@ -192,7 +192,7 @@ def _from_text(text: pl.Expr, type_: IcebergType) -> pl.Expr | None:
     return text if isinstance(type_, StringType) else None
 
 
-def _from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
+def bound_from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
     """Iceberg's single-value serialization, little-endian. A promoted column still has the narrow form in old files."""
 
     def number(dtype: type[pl.DataType], size: int) -> pl.Expr:

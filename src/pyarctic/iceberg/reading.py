@@ -85,7 +85,7 @@ class Reading:
 
     def files(self) -> Iterator[ReadFile]:
         """The data files, partition by partition, so that what was decoded for one serves its neighbours."""
-        data = self._numbered()
+        data = self.numbered()
         for _, group in data.group_by("spec_id", "partition", maintain_order=True):
             portions = self._equality_portions(group)
             files = (ReadFile(self, row, portions) for row in group.iter_rows(named=True))
@@ -93,9 +93,10 @@ class Reading:
 
     def bare_files(self) -> Iterator[ReadFile]:
         """The data files without their equality deletes: for a look that takes all rows, dead ones too."""
-        return (ReadFile(self, row, []) for row in self._numbered().iter_rows(named=True))
+        return (ReadFile(self, row, []) for row in self.numbered().iter_rows(named=True))
 
-    def _numbered(self) -> pl.DataFrame:
+    def numbered(self) -> pl.DataFrame:
+        """The data files; `row` is the number by which their deletes are found."""
         return self.matches.data.with_row_index("row")
 
     def _equality_portions(self, group: pl.DataFrame) -> list[DeletePortion]:
@@ -138,6 +139,10 @@ class ReadFile:
             dead = index.dead(portion.keys.frame(piece, self.constants), self._sequence)
             self._buried.update(np.flatnonzero(dead) + piece.position)
         self._portions = [other for other in self._portions if other is not portion]
+
+    def bury_rows(self, positions: Positions) -> None:
+        """Note rows that were found dead by somebody else."""
+        self._buried.update(positions)
 
     def named_positions(self) -> Positions:
         """Ascending positions of rows that position deletes and vectors name."""

@@ -8,7 +8,7 @@ nor their size. A condition is applied as SQL does: rows for which it is unknown
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -46,7 +46,7 @@ def scan(
     files: FileList | None = None,
 ) -> Scan:
     """Prepare a scan of `snapshot` with the names of `schema`. `files`: what is known of the snapshot already."""
-    wanted = _wanted_fields(schema, columns)
+    wanted = wanted_fields(schema, columns)
     return Scan(table, snapshot, schema, wanted, conditions.understood(schema, where), files)
 
 
@@ -110,15 +110,15 @@ class Scan:
         unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
         return match_deletes(pl.concat([data, everything.filter(~IS_DATA)]), unpartitioned)
 
-    def _reading(self) -> tuple[_Asked, Reading]:
-        asked = _Asked(self._table_schema, self._wanted, self._condition)
+    def _reading(self) -> tuple[Asked, Reading]:
+        asked = Asked(self._table_schema, self._wanted, self._condition)
         io, metadata = self._table.io, self._table.metadata
         positions = PositionDeletes(io, DELETE_MEMORY_BYTES)
         equality = EqualityDeletes(io, [self._table_schema, *newest_first(metadata)], DELETE_MEMORY_BYTES)
         return asked, Reading(metadata, io, self.plan, positions, equality, asked.row_groups)
 
 
-class _Asked:
+class Asked:
     """What a scan wants of every row: columns, and a condition."""
 
     def __init__(self, schema: Schema, wanted: tuple[NestedField, ...], condition: BooleanExpression) -> None:
@@ -165,13 +165,16 @@ def _ids_within(field: NestedField) -> set[int]:
     return set(Schema(field).field_ids)
 
 
-def _wanted_fields(schema: Schema, columns: Sequence[str] | None) -> tuple[NestedField, ...]:
+def wanted_fields(
+    schema: Schema, columns: Sequence[str] | None, extra: Mapping[str, NestedField] = METADATA_COLUMNS
+) -> tuple[NestedField, ...]:
+    """The fields of the columns that are asked for. `extra`: columns beside those of the schema."""
     if columns is None:
         return tuple(schema.fields)
     if isinstance(columns, str):
         raise UsageError(f"columns must be a list of names, not the text {columns!r}", hint=f"Write columns=[{columns!r}].")
     by_name = {field.name: field for field in schema.fields}
-    by_name |= {name: field for name, field in METADATA_COLUMNS.items() if name not in by_name}
+    by_name |= {name: field for name, field in extra.items() if name not in by_name}
     unknown = [name for name in columns if name not in by_name]
     if unknown or not columns:
         near = get_close_matches(unknown[0], by_name, n=1) if unknown else []

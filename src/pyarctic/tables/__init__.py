@@ -1,8 +1,12 @@
-"""Tables as users name them: `catalog.database.table`, opened, looked at and read.
+"""Tables as users name them: `catalog.database.table`, made, opened, written, read and looked at.
 
-Knows which store of a table answers a question. Native Iceberg tables have one store, the table itself.
+Knows which store of a table answers a question. Keyed tables have two, for changes and for what is merged of them; the
+Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tables have one, the table itself.
 """
 
-from pyarctic.tables.handle import Table, list_tables, open_table
+from pyarctic.tables.creating import TableAdvice
+from pyarctic.tables.handle import Table, list_tables
+from pyarctic.tables.keyed import KeyedTable
+from pyarctic.tables.opening import create_table, drop_table, open_table
 
-__all__ = ["Table", "list_tables", "open_table"]
+__all__ = ["KeyedTable", "Table", "TableAdvice", "create_table", "drop_table", "list_tables", "open_table"]

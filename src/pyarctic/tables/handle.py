@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import polars as pl
+import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
@@ -16,17 +17,16 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+from pyiceberg.types import IcebergType
 
-from pyarctic.config import TableName, parse_table_name
+from pyarctic.config import TableName
 from pyarctic.errors import Conflict, NotFound, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
     FileList,
     PartitionDecoder,
-    Scan,
     TableView,
     catalog_names,
-    load_table,
     open_catalog,
     reaching,
     snapshot_by_id,
@@ -34,18 +34,38 @@ from pyarctic.iceberg import (
 from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifests import ManifestReader
 from pyarctic.iceberg.scan import scan
+from pyarctic.tables import layout
+from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.commits import ManifestReport, accepted
 from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
+from pyarctic.tables.evolving import Evolution, evolve
+from pyarctic.tables.layout import Kind
+from pyarctic.tables.plainwriter import write_plain
+from pyarctic.tables.storefiles import Store
 from pyarctic.units import format_instant
 
-Kind = Literal["keyed", "unkeyed", "native"]
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
 
 
-def open_table(name: str) -> Table:
-    """Open a table by its full name."""
-    parsed = parse_table_name(name)
-    return Table(parsed, load_table(parsed))
+class RowScan(Protocol):
+    """A prepared read; no row is read before it is asked for, and every call reads anew."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; memory is bounded whatever the size of the table."""
+        ...
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        ...
+
+    def count(self) -> int:
+        """The number of rows."""
+        ...
 
 
 def list_tables(pattern: str | None = None) -> list[str]:
@@ -61,7 +81,10 @@ def list_tables(pattern: str | None = None) -> list[str]:
                 namespace = pending.pop()
                 names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
                 pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
-    return sorted({name for name in names if pattern is None or fnmatch.fnmatchcase(name, pattern)})
+    # A change store goes with the table beside it.
+    known = set(names)
+    shown = [name for name in names if not any(name == f"{other}_change_" for other in known)]
+    return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
 
 
 def _may_hold(catalog: str, pattern: str) -> bool:
@@ -87,7 +110,12 @@ class Table:
 
     @property
     def kind(self) -> Kind:
-        return "native"
+        return layout.kind_of(self._loaded.metadata.properties)
+
+    @property
+    def store(self) -> Store | None:
+        """Which store of a keyed or unkeyed table it is, if any."""
+        return layout.store_of(self._loaded.metadata.properties)
 
     @property
     def uuid(self) -> str:
@@ -143,9 +171,13 @@ class Table:
         snapshot_id: int | None = None,
         ref: str | None = None,
         as_of: datetime | None = None,
-    ) -> Scan:
+        *,
+        store: str = "merged",
+    ) -> RowScan:
         """Rows with all deletes applied, now or at a snapshot, a branch or tag, or a moment."""
         with about(table=self.name):
+            if store not in ("merged", "base"):
+                raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave store out.")
             snapshot, schema = self._at(snapshot_id, ref, as_of)
             return scan(
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
@@ -203,6 +235,78 @@ class Table:
         if isinstance(outcome, Committed):
             self._loaded.metadata = outcome.metadata
         return outcome
+
+    def write(
+        self,
+        data: Any,
+        mode: str = "insert",
+        *,
+        across_partitions: bool = False,
+        replace: str = "table",
+        where: str | BooleanExpression | None = None,
+    ) -> int | None:
+        """Write rows by one commit; gives the snapshot, or None if there was nothing to write.
+
+        `mode`: "insert", or "overwrite" to replace rows: all of them, those of the partitions that get rows
+        (`replace="partitions"`), or those of the partitions that `where` selects. Other modes need a primary key."""
+        with about(table=self.name):
+            if mode in ("upsert", "delete", "cdc") or across_partitions:
+                raise UsageError(
+                    f"mode {mode!r} needs a primary key"
+                    if not across_partitions
+                    else "across_partitions needs a primary key",
+                    hint="Without one, rows are inserted or overwritten.",
+                )
+            if mode not in ("insert", "overwrite"):
+                raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
+            if self.store == "change":
+                raise UsageError("this is the change store of a table", hint="Write to the table itself.")
+            if mode == "insert" and (where is not None or replace != "table"):
+                raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
+            return write_plain(self, data, checked_scope(self._loaded.metadata, replace, where), appends=mode == "insert")
+
+    def evolve(
+        self,
+        *,
+        add: Mapping[str, IcebergType | str] | None = None,
+        drop: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        widen: Mapping[str, IcebergType | str] | None = None,
+        optional: Sequence[str] = (),
+        describe: Mapping[str, str] | None = None,
+    ) -> None:
+        """Change the schema. New columns are optional; `widen` takes int to long, float to double, a decimal to more digits;
+        `optional` lets required columns be null. Types are Iceberg's, or texts as "decimal(10, 2)"."""
+        evolution = Evolution(
+            add=add or {}, drop=drop, rename=rename or {}, widen=widen or {}, optional=optional, describe=describe or {}
+        )
+        with about(table=self.name), reaching(self._name.catalog, self.name):
+            self._evolve(evolution)
+
+    def _evolve(self, evolution: Evolution) -> None:
+        evolution.check(())
+        evolve(self._loaded, evolution)
+
+    def set(self, properties: Mapping[str, str]) -> None:
+        """Set table properties."""
+        with about(table=self.name):
+            told = {str(name): str(value) for name, value in properties.items()}
+            if self.kind != "native":
+                layout.check_user_properties(told)
+            self._change_properties(set_=told)
+
+    def unset(self, *names: str) -> None:
+        """Remove table properties; those that are not set are ignored."""
+        with about(table=self.name):
+            if self.kind != "native":
+                layout.check_user_properties(dict.fromkeys(names, "1"))
+            self._change_properties(unset=names)
+
+    def _change_properties(self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()) -> None:
+        known = [name for name in unset if name in self.properties]
+        if set_ or known:
+            change = Change(start=self.view.snapshot_id, set_properties=set_ or {}, remove_properties=tuple(known))
+            self.commit(change)
 
     def roll_back(self, to: int) -> None:
         """Make a former snapshot of the main branch the current one. Nobody else's commit is lost: if the branch has moved

@@ -60,6 +60,10 @@ class Change:
     row_map: pl.DataFrame | pl.LazyFrame | None = None
     """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files. A lazy one is for
     maps of files, and larger than memory: only its counts are checked."""
+    alone: bool = False
+    """Only if nobody committed to the branch since `start`."""
+    empty: bool = False
+    """A snapshot without files, which takes a sequence number and does nothing else."""
     branch: str = "main"
     set_properties: Mapping[str, str] = field(default_factory=dict)
     remove_properties: tuple[str, ...] = ()
@@ -70,6 +74,8 @@ class Change:
     def __post_init__(self) -> None:
         if not (self.changes_files or self.set_properties or self.remove_properties or self.statistics):
             raise UsageError("the change is empty", hint="Give files to add or remove, properties or statistics.")
+        if self.empty and (self.add or self.remove.height):
+            raise UsageError("a change that is empty by intent adds and removes files")
         if "operation" in self.snapshot_properties:
             raise UsageError("the operation of a snapshot follows from the change and cannot be set")
         self._take_listed_files()
@@ -128,11 +134,11 @@ class Change:
     @property
     def changes_files(self) -> bool:
         """True when it makes a snapshot; a change of properties or statistics alone makes none."""
-        return bool(self.add) or self.remove.height > 0
+        return bool(self.add) or self.remove.height > 0 or self.empty
 
     @property
     def is_append(self) -> bool:
-        """True when it adds new rows and does nothing else to files: it fits any state of the table."""
+        """True when it does nothing to files but add new rows: it fits any state of the table."""
         return not self.remove.height and all(f.content == DATA and f.data_sequence_number is None for f in self.add)
 
     @cached_property
@@ -159,7 +165,7 @@ class Change:
             for_others = any(file.referenced_data_file not in new for file in self.added_deletes)
             # Iceberg Java overlooks deletes that a `replace` adds to files it is itself rewriting.
             return Operation.OVERWRITE if for_others else Operation.REPLACE
-        if not self.added_data:
+        if not self.added_data and not self.empty:
             return Operation.DELETE
         return Operation.OVERWRITE if self.added_deletes or self.remove.height else Operation.APPEND
 
@@ -221,6 +227,7 @@ RejectedCode = Literal[
     "proof",
     "added-twice",
     "replaced-table",
+    "moved",
 ]
 
 

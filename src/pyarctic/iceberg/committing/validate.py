@@ -17,12 +17,17 @@ from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.manifests import DATA, DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 from pyarctic.iceberg.writing.newfile import NewFile
 
+_RESERVED = (1 << 31) - 1 - 1100
+"""Iceberg keeps the last 200 field ids for itself; the mixed-iceberg format uses some of the thousand before them."""
 _PLANNED = [*FILE_IDENTITY, "data_sequence_number"]
 """A file that went and came back with another sequence number is not the one that was planned with: other deletes hit it."""
 
 
 def check_fits(change: Change, state: TableState) -> None:
     """Files must be such as the table, as it is now, can hold."""
+    head = state.parent.snapshot_id if state.parent else None
+    if change.alone and head != change.start:
+        raise Refusal("moved", f"somebody committed snapshot {head} after {change.start}", PLAN_ANEW, snapshot_id=head or 0)
     if state.parent is None and state.branch != MAIN_BRANCH:
         raise Refusal(
             "mismatch", f"the table has no snapshot from which branch {state.branch!r} could begin", "Fill it first."
@@ -83,8 +88,8 @@ def _check_partition(file: NewFile, state: TableState) -> None:
 def _check_columns(file: NewFile, known: set[int]) -> None:
     lacking = set(file.equality_ids) - known
     if file.content == DATA:
-        # A reserved id (row lineage, positions) is no column of the table.
-        lacking |= {i for i in file.metrics.value_counts if i < 2_147_483_447} - known
+        # A reserved id (row lineage, positions, the offsets of changes) is no column of the table.
+        lacking |= {i for i in file.metrics.value_counts if i < _RESERVED} - known
     if lacking:
         raise Refusal(
             "mismatch",

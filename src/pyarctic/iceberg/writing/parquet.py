@@ -138,9 +138,12 @@ class DataFileWriter:
     def _outlook(self, rows: pa.RecordBatch) -> tuple[float, float]:
         """What a row is expected to weigh in the file, and at how many bytes the file is full."""
         memory = rows.nbytes / rows.num_rows
-        if self._ratio is None:
-            self._ratio = self._tried(rows.slice(0, _TRIED_ROWS))
-        row_bytes = max(memory * self._ratio, 0.001)
+        ratio = self._ratio
+        if ratio is None and self._waiting_bytes + rows.nbytes < self._rolling.target_bytes and self._rolling.is_open:
+            ratio = 1.0  # not nearly a file, even if nothing could be compressed: trying would cost as much as writing
+        elif ratio is None:
+            ratio = self._ratio = self._tried(rows.slice(0, _TRIED_ROWS))
+        row_bytes = max(memory * ratio, 0.001)
         return row_bytes, self._rolling.goal(self._file_bytes(), self._rows_done, row_bytes)
 
     def _tried(self, rows: pa.RecordBatch) -> float:
@@ -165,6 +168,15 @@ class DataFileWriter:
             self._flush()
         if self._open and self._file_bytes() >= goal * (NEAR_ENOUGH if full_file else 1):
             self._finish()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of rows that wait for their row group."""
+        return self._waiting_bytes
+
+    def flush(self) -> None:
+        """End the row group, to free memory."""
+        self._flush()
 
     def close(self) -> list[NewFile]:
         """Write what waits; gives all files."""

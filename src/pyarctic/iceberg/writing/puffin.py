@@ -14,12 +14,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from pyarctic._version import __version__
-from pyarctic.errors import UsageError
+from pyarctic.errors import Damaged, Unsupported, UsageError
 from pyarctic.iceberg.gaps import close_gaps
-from pyarctic.iceberg.storage import write_bytes
+from pyarctic.iceberg.storage import read_bytes, write_bytes
 from pyarctic.iceberg.writing.newfile import FileNames
 
 _MAGIC = b"PFA1"
+_DAMAGED = "The file was cut off or overwritten. Roll back to a snapshot that does not need it."
 NOT_KNOWN = -1
 """For the snapshot and sequence number of a vector: its manifest entry tells them."""
 
@@ -68,13 +69,32 @@ def write_puffin(io: FileIO, path: str, blobs: Sequence[Blob]) -> PuffinFile:
     return PuffinFile(size=len(data), footer_size=len(footer), offsets=offsets)
 
 
-def write_statistics(metadata: TableMetadata, io: FileIO, snapshot_id: int, blobs: Sequence[Blob]) -> StatisticsFile:
+def read_blob(io: FileIO, path: str, type_: str) -> bytes:
+    """The first blob of that type; only uncompressed files are understood."""
+    data = read_bytes(io, path)
+    length = int.from_bytes(data[-12:-8], "little")
+    if data[:4] != _MAGIC or data[-4:] != _MAGIC or data[-8:-4] != bytes(4) or len(data) < length + 20:
+        raise Damaged(f"not a Puffin file, or a compressed one: {path}", hint=_DAMAGED, file=path)
+    try:
+        described = json.loads(data[-12 - length : -12])["blobs"]
+        blob = next(blob for blob in described if blob["type"] == type_)
+        if blob.get("compression-codec"):
+            raise Unsupported(f"blob is compressed with {blob['compression-codec']}: {path}", file=path)
+        return data[blob["offset"] : blob["offset"] + blob["length"]]
+    except (ValueError, KeyError, TypeError, StopIteration) as cause:
+        raise Damaged(f"Puffin file without a readable blob {type_!r}: {path}", hint=_DAMAGED, file=path) from cause
+
+
+def write_statistics(
+    metadata: TableMetadata, io: FileIO, snapshot_id: int, blobs: Sequence[Blob], *, path: str | None = None
+) -> StatisticsFile:
     """Write a statistics file about a snapshot; a `Change` makes it known to readers."""
     if not blobs:
         raise UsageError("no statistics were given")
     close_gaps()  # PyIceberg's own model allows two types of blobs
-    provider = load_location_provider(metadata.location, metadata.properties)
-    path = provider.new_metadata_location(FileNames().next(f"-{snapshot_id}.stats"))
+    if path is None:
+        provider = load_location_provider(metadata.location, metadata.properties)
+        path = provider.new_metadata_location(FileNames().next(f"-{snapshot_id}.stats"))
     file = write_puffin(io, path, blobs)
     told = [
         BlobMetadata.model_validate(

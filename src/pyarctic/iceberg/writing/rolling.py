@@ -19,6 +19,11 @@ class Rolling:
     target_bytes: int
     expected_rows: int | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not known how many rows will come."""
+        return self.expected_rows is None
+
     def goal(self, file_bytes: int, rows_done: int, row_bytes: float) -> float:
         """Bytes at which the current file is full. It has `file_bytes` now; of all rows `rows_done` are in it or in files
         before it, and the others are expected to take `row_bytes` each."""

@@ -1,0 +1,206 @@
+"""Rows straight into Base: a load or an overwrite of the whole table or of whole partitions.
+
+It begins a transaction: an empty commit to the change store, whose sequence number becomes the transaction of the new files,
+and how far the partitions they replace are merged. So it hides every change of those partitions that was committed before it
+began, and none that comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import residual_evaluator_of
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg import FileList, PartitionDecoder, TableView, conditions
+from pyarctic.iceberg.datafiles import read_pieces
+from pyarctic.iceberg.deletefiles import KeyColumns
+from pyarctic.iceberg.keyindex import hash_rows
+from pyarctic.iceberg.vectors import Positions
+from pyarctic.iceberg.writing import NewFile, write_position_deletes
+from pyarctic.tables import layout
+from pyarctic.tables.fanout import Fanout
+from pyarctic.tables.rows import batches_of, check_keys, fitted
+from pyarctic.tables.storefiles import StoreFileNames, StoreTarget, with_store_facts
+
+Replace = Literal["table", "partitions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What an overwrite replaces: everything, the partitions its rows belong to, or those that a condition selects."""
+
+    replace: Replace = "table"
+    condition: BooleanExpression | None = None
+
+    def partitions(self, metadata: TableMetadata, files: pl.DataFrame, new: set[str]) -> set[tuple[int, str]]:
+        """The partitions (spec and key) among those of the files that are replaced. `new`: paths of those that get rows."""
+        decoder = PartitionDecoder(metadata)
+        known = [(spec_id, key) for spec_id, key in files.select("spec_id", "partition").unique().iter_rows()]
+        if self.condition is not None:
+            return {place for place in known if self.selects(metadata, place[0], decoder.values(*place))}
+        if self.replace == "table":
+            return set(known)
+        return {place for place in known if decoder.path(*place) in new}
+
+    def selects(self, metadata: TableMetadata, spec_id: int, values: tuple[Any, ...]) -> bool:
+        """Whether the condition selects a partition; it must take all of it or nothing."""
+        assert self.condition is not None  # noqa: S101
+        spec = metadata.specs()[spec_id]
+        evaluator = residual_evaluator_of(spec, self.condition, case_sensitive=True, schema=metadata.schema())
+        residual = evaluator.residual_for(Record(*values))
+        if isinstance(residual, AlwaysTrue | AlwaysFalse):
+            return isinstance(residual, AlwaysTrue)
+        path = PartitionDecoder(metadata).path_of(spec_id, values)
+        raise UsageError(
+            f"the condition selects a part of partition {path!r}" if path else "the table is not partitioned",
+            hint="An overwrite replaces whole partitions. Use mode delete or upsert for single rows.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Files that were written for Base, and the partitions they belong to."""
+
+    files: tuple[NewFile, ...]
+    partitions: frozenset[str]
+
+
+def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExpression | None) -> Scope:
+    if replace not in ("table", "partitions"):
+        raise UsageError(f"unknown scope of an overwrite: {replace!r}", hint="One of: table, partitions.")
+    if where is None:
+        return Scope(replace="table" if replace == "table" else "partitions")
+    if replace != "table":
+        raise UsageError("an overwrite replaces touched partitions or those of a condition, not both")
+    return Scope(condition=conditions.bound(metadata.schema(), conditions.understood(metadata.schema(), where)))
+
+
+def write_load(view: TableView, data: Any, scope: Scope, transaction_id: int) -> Load:
+    """Write rows as files of Base; nothing is committed. Of several rows with one key the last one counts."""
+    metadata = view.metadata
+    keys = layout.key_names(metadata)
+    mask = layout.write_mask(metadata.properties, layout.BASE_BUCKETS) if keys else 0
+    twins = _Twins(view) if keys else None
+    with Fanout(view, mask=mask, transaction_id=transaction_id) as out:
+        for batch in batches_of(data):
+            rows = fitted(batch, metadata.schema())
+            check_keys(rows, keys)
+            if twins is not None:
+                twins.add(rows)
+            places = out.places(rows)
+            if scope.condition is not None:
+                _refuse_outside(metadata, scope, places.tuples)
+            out.write(rows, places, {"B": None})
+    files = [*out.files, *(twins.deletes(out.files, transaction_id) if twins is not None else ())]
+    return Load(files=tuple(files), partitions=frozenset(out.partitions))
+
+
+def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[Any, ...]]) -> None:
+    spec_id = metadata.default_spec_id
+    for values in tuples:
+        if not scope.selects(metadata, spec_id, values):
+            path = PartitionDecoder(metadata).path_of(spec_id, values)
+            raise UsageError(
+                f"rows belong to partition {path!r}, which the condition does not select",
+                hint="Filter the rows, or widen the condition.",
+            )
+
+
+def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, load: Load) -> pl.DataFrame:
+    """The files of Base that go: of the replaced partitions, data and deletes."""
+    frame = files.frame()
+    places = scope.partitions(metadata, frame, set(load.partitions))
+    chosen = pl.DataFrame(sorted(places), schema={"spec_id": pl.Int32, "partition": pl.String}, orient="row")
+    return frame.join(chosen, on=["spec_id", "partition"], how="semi", maintain_order="left")
+
+
+def merged_by(
+    metadata: TableMetadata, removed: pl.DataFrame, changes: pl.DataFrame, scope: Scope, load: Load, transaction_id: int
+) -> dict[str, int]:
+    """Partition path → merged sequence after the overwrite, of all partitions it replaces: also those that had nothing but
+    changes."""
+    decoder = PartitionDecoder(metadata)
+    places = scope.partitions(metadata, changes, set(load.partitions))
+    places |= {(spec_id, key) for spec_id, key in removed.select("spec_id", "partition").unique().iter_rows()}
+    paths = {decoder.path(*place) for place in places} | load.partitions
+    return dict.fromkeys(sorted(paths), transaction_id)
+
+
+class _Twins:
+    """Keys that come twice in one load. Rows are written as they come; of every key it is remembered by a hash that it came.
+    Only where hashes repeat, the keys themselves are read back and compared, and all rows but the last are deleted."""
+
+    def __init__(self, view: TableView) -> None:
+        self._view = view
+        metadata = view.metadata
+        self._names = list(layout.key_names(metadata))
+        self._keys = KeyColumns.of(layout.key_ids(metadata), [metadata.schema()], view.name)
+        self._hashes: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        keys = pl.DataFrame(pa.Table.from_batches([rows.select(self._names)]))
+        self._hashes.append(hash_rows(keys).to_numpy())
+
+    def deletes(self, files: list[NewFile], transaction_id: int) -> Iterator[NewFile]:
+        """Position deletes of the rows that are not the last with their key in their partition."""
+        if not self._hashes:
+            return
+        hashes = np.sort(np.concatenate(self._hashes))
+        repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        if not len(repeated):
+            return
+        names = StoreFileNames()
+        nodes = with_store_facts(_listed(files), "base")
+        for (_, node), group in nodes.group_by("place", "node_id", maintain_order=True):
+            dead = self._dead([files[number] for number in group["number"]], repeated)
+            if dead:
+                first = files[group["number"][0]]
+                target = StoreTarget(
+                    metadata=self._view.metadata,
+                    io=self._view.io,
+                    spec_id=first.spec_id,
+                    partition=first.partition,
+                    names=names,
+                    node_id=int(str(node)),
+                    kind="PD",
+                    transaction_id=transaction_id,
+                )
+                yield write_position_deletes(target, dead)
+
+    def _dead(self, files: list[NewFile], repeated: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, Positions]:
+        """Files of one place, in the order they were written: positions of rows with a later twin."""
+        parts = []
+        for number, file in enumerate(files):
+            for piece in read_pieces(self._view.io, file.path, file.file_format, None, self._keys.top_level_ids):
+                keys = self._keys.frame(piece, {})
+                plain = pl.DataFrame(pa.Table.from_batches([piece.batch]).select(self._names))
+                chosen = np.flatnonzero(np.isin(hash_rows(plain).to_numpy(), repeated))
+                at = [pl.Series("file", np.full(len(chosen), number)), pl.Series("position", chosen + piece.position)]
+                parts.append(keys[chosen].with_columns(at))
+        found = pl.concat(parts)
+        names = [name for name in found.columns if name not in ("file", "position")]
+        last = pl.int_range(pl.len()).over(names) == pl.len().over(names) - 1
+        dead = found.sort("file", "position").filter(~last)
+        return {
+            files[int(str(number))].path: rows["position"].sort().to_numpy()
+            for (number,), rows in dead.group_by("file", maintain_order=True)
+        }
+
+
+def _listed(files: list[NewFile]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "file_path": [file.path for file in files],
+            "number": range(len(files)),
+            "place": [PartitionDecoder.key_of(file.partition) for file in files],
+        }
+    )

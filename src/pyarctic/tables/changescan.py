@@ -1,0 +1,77 @@
+"""The change store as it is: inserted and deleted rows with their transaction, offset and action, in no order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+
+from pyarctic.errors import about
+from pyarctic.iceberg import PartitionDecoder, conditions, match_deletes
+from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.pruning import prune_partitions
+from pyarctic.iceberg.reading import Reading
+from pyarctic.iceberg.scan import Asked, wanted_fields
+from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile
+from pyarctic.tables.mergedscan import StoreState
+from pyarctic.tables.storefiles import with_store_facts
+
+
+class ChangeScan:
+    """A prepared read of the change store."""
+
+    def __init__(
+        self,
+        state: StoreState,
+        *,
+        schema: Schema,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> None:
+        self._state = state
+        told = Schema(*schema.fields, *CHANGE_COLUMNS.values())
+        self._schema = told
+        self._wanted = wanted_fields(told, columns, extra=ALL_COLUMNS)
+        self._condition = conditions.understood(told, where)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        return arrow_schema(self._wanted)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, file by file."""
+        with about(table=self._state.view.name):
+            for file in self._files():
+                yield from self._asked.batches(file)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        return pa.Table.from_batches(self.batches(), schema=self.schema)
+
+    def count(self) -> int:
+        """The number of rows; without a condition the metadata tells it."""
+        with about(table=self._state.view.name):
+            return sum(self._asked.count(file, self._reading.matches) for file in self._files())
+
+    @cached_property
+    def _asked(self) -> Asked:
+        return Asked(self._schema, self._wanted, self._condition)
+
+    @cached_property
+    def _reading(self) -> Reading:
+        view = self._state.view
+        files = self._state.files.frame()
+        if self._condition != conditions.ALL:
+            files = prune_partitions(files, view.metadata, conditions.with_null_parents(self._schema), self._condition)
+        matches = match_deletes(files, PartitionDecoder(view.metadata).unpartitioned_specs())
+        return Reading(view.metadata, view.io, matches, PositionDeletes(view.io, 0), EqualityDeletes(view.io, [], 0))
+
+    def _files(self) -> Iterator[ChangeFile]:
+        files = with_store_facts(self._reading.numbered(), "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
+        return (ChangeFile(self._reading, row) for row in files.iter_rows(named=True))

@@ -1,0 +1,145 @@
+"""Changes of a keyed table: rows in, files of inserts and deletes out, in the order in which they happened.
+
+Every change gets an offset, counted over all files of one write. An update is its before-image, deleted, and its
+after-image, inserted, with the same offset. All of a write becomes visible by one commit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg import TableView
+from pyarctic.iceberg.writing import NewFile
+from pyarctic.tables import layout
+from pyarctic.tables.changefiles import (
+    ACTIONS,
+    CHANGE_ACTION,
+    CHANGE_COLUMNS,
+    DELETE,
+    FILE_OFFSET,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+)
+from pyarctic.tables.fanout import Fanout
+from pyarctic.tables.moving import Moves
+from pyarctic.tables.rows import batches_of, check_keys, fitted
+from pyarctic.tables.storefiles import FileKind
+
+ChangeMode = Literal["insert", "upsert", "delete", "cdc"]
+Offsets = npt.NDArray[np.int64]
+
+
+def write_changes(view: TableView, data: Any, mode: ChangeMode, moves: Moves | None = None) -> list[NewFile]:
+    """Write the files of some changes; nothing is committed. `view` is the change store. With `moves` the rows that keys
+    have in other partitions are deleted there."""
+    mask = layout.write_mask(view.metadata.properties, layout.CHANGE_BUCKETS)
+    with Fanout(view, mask=mask, extra_fields=(FILE_OFFSET,)) as out:
+        writer = _Writer(view, out, mode, moves)
+        for batch in batches_of(data):
+            if batch.num_rows or mode == "cdc":
+                writer.write(batch)
+    return out.files
+
+
+class _Writer:
+    def __init__(self, view: TableView, out: Fanout, mode: ChangeMode, moves: Moves | None) -> None:
+        self._schema = view.metadata.schema()
+        self._keys = layout.key_names(view.metadata)
+        self._out = out
+        self._mode = mode
+        self._moves = moves
+        self._count = 0
+        """The last offset that was given."""
+        self._last: pa.RecordBatch | None = None
+        """The last row of the batch before, if it is a before-image whose after-image may follow."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        actions = self._actions(batch)
+        # Who reads changes elsewhere gets these columns too, and may hand them on.
+        extra = CHANGE_COLUMNS if self._mode == "cdc" else ()
+        rows = fitted(batch, self._schema, fill=self._mode == "delete", extra=[*extra])
+        check_keys(rows, self._keys)
+        if self._moves is not None:
+            for chunk in self._moves.chunks(rows):
+                self._write_old(self._moves.leave(chunk, self._out, arrives=self._mode == "upsert"))
+                if self._mode == "upsert":
+                    self._write_plain(chunk)
+        elif actions is not None:
+            self._write_cdc(rows, actions)
+        else:
+            self._write_plain(rows)
+
+    def _write_plain(self, rows: pa.RecordBatch) -> None:
+        each = 2 if self._mode == "upsert" else 1
+        first = pa.array(np.arange(self._count + 1, self._count + each * rows.num_rows + 1, each))
+        self._count += each * rows.num_rows
+        places = self._out.places(rows)
+        if self._mode == "upsert":
+            self._out.write(rows, places, {"ED": first, "I": pc.add(first, 1)})
+        else:
+            self._out.write(rows, places, {"I" if self._mode == "insert" else "ED": first})
+
+    def _write_cdc(self, rows: pa.RecordBatch, actions: pa.Array) -> None:
+        places = self._out.places(rows)
+        offsets, deletes = self._cdc_offsets(rows, actions)
+        kinds: tuple[tuple[npt.NDArray[np.bool_], FileKind], ...] = ((deletes, "ED"), (~deletes, "I"))
+        for chosen, kind in kinds:
+            if chosen.any():
+                told = {kind: pa.array(offsets[chosen])}
+                self._out.write(rows.filter(pa.array(chosen)), places.filtered(chosen), told)
+
+    def _actions(self, batch: pa.RecordBatch) -> pa.Array | None:
+        name = CHANGE_ACTION.name
+        if self._mode != "cdc":
+            if name in batch.schema.names:
+                raise UsageError(f"rows have a column {name}", hint='Write them with mode="cdc", or drop the column.')
+            return None
+        if name not in batch.schema.names:
+            raise UsageError(
+                f'mode "cdc" needs a column {name}', hint=f"Each row says what it is: {', '.join(ACTIONS)}.", column=name
+            )
+        actions = batch.column(name)
+        if pa.types.is_dictionary(actions.type):
+            actions = actions.dictionary_decode()
+        if not (pa.types.is_string(actions.type) or pa.types.is_large_string(actions.type)):
+            raise UsageError(f"column {name} is {actions.type}, not text", hint=f"One of: {', '.join(ACTIONS)}.")
+        known = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
+        if not pc.all(known).as_py():
+            row = pc.index(known, False).as_py()  # the value looked for
+            raise UsageError(
+                f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name
+            )
+        return actions
+
+    def _cdc_offsets(self, rows: pa.RecordBatch, actions: pa.Array) -> tuple[Offsets, npt.NDArray[np.bool_]]:
+        """Offsets, and which rows are deleted. An after-image right behind its before-image shares its offset."""
+        is_before, is_after, is_delete = (
+            pc.equal(actions, action).to_numpy(zero_copy_only=False) for action in (UPDATE_BEFORE, UPDATE_AFTER, DELETE)
+        )
+        follows = np.zeros(rows.num_rows, dtype=bool)
+        if rows.num_rows:
+            follows[1:] = is_before[:-1] & self._same_keys(rows.slice(1), rows.slice(0, rows.num_rows - 1))
+            follows[0] = self._last is not None and bool(self._same_keys(rows.slice(0, 1), self._last)[0])
+            self._last = rows.slice(rows.num_rows - 1) if is_before[-1] else None
+        counted = ~(is_after & follows)
+        offsets = self._count + np.cumsum(counted)
+        self._count += int(counted.sum())
+        return offsets, is_before | is_delete
+
+    def _same_keys(self, some: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        same = np.ones(some.num_rows, dtype=bool)
+        for name in self._keys:
+            same &= pc.equal(some.column(name), others.column(name)).to_numpy(zero_copy_only=False)
+        return same
+
+    def _write_old(self, old: pa.RecordBatch) -> None:
+        if old.num_rows:
+            offsets = pa.array(np.arange(self._count + 1, self._count + old.num_rows + 1))
+            self._count += old.num_rows
+            self._out.write(old, self._out.places(old), {"ED": offsets})

@@ -1,0 +1,180 @@
+"""Making and dropping tables: keyed ones are two Iceberg tables in the same database, made and dropped together."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.transforms import Transform, parse_transform
+from pyiceberg.types import NestedField
+
+from pyarctic.config import TableName
+from pyarctic.errors import ArcticError, Rejected, UsageError, about
+from pyarctic.iceberg import reaching
+from pyarctic.tables import layout
+from pyarctic.tables.changefiles import CHANGE_COLUMNS
+from pyarctic.tables.keyhash import check_key_type
+
+_TRANSFORMS = ("bucket", "truncate", "year", "month", "day", "hour")
+_SUFFIX = {"bucket": "bucket", "truncate": "trunc"}
+
+
+class TableAdvice(UserWarning):
+    """Something about a table that works, and may surprise later."""
+
+
+def create_stores(
+    catalog: Catalog,
+    name: TableName,
+    schema: pa.Schema | Schema,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> None:
+    """Make the stores of a new table; if one of them fails, none is left."""
+    with about(table=str(name)):
+        fresh = _fresh(schema)
+        _check_key(fresh, primary_key)
+        layout.check_user_properties(properties)
+        fresh = layout.required_key(fresh, primary_key) if primary_key else fresh
+        spec = partition_spec(fresh, partition_by)
+        _advise(fresh, spec, primary_key)
+        change = (*name.namespace, layout.change_store_name(name.table, catalog.properties)) if primary_key else None
+        with reaching(name.catalog, str(name)):
+            _ensure_namespace(catalog, name.namespace)
+            if change is not None and catalog.table_exists(change):
+                raise Rejected(
+                    f"a table {'.'.join(change)} exists already, where the changes of {name} would go",
+                    hint="Drop it, or choose another name.",
+                )
+            told = layout.store_properties("base", properties, primary_key, change)
+            base = _create(catalog, name.identifier, fresh, spec, told)
+            if change is not None:
+                try:
+                    told = layout.store_properties("change", properties, primary_key, change)
+                    _create(catalog, change, fresh, spec, told)
+                except BaseException:
+                    catalog.drop_table(base.name())
+                    raise
+
+
+def drop_stores(catalog: Catalog, base: IcebergTable, *, purge: bool) -> None:
+    """Drop the stores of a table; `purge` removes their files as well."""
+    drop = catalog.purge_table if purge else catalog.drop_table
+    change = base.metadata.properties.get(layout.CHANGE_STORE)
+    drop(base.name())
+    if change is not None and layout.kind_of(base.metadata.properties) == "keyed":
+        identifier = layout.change_store_identifier(base.metadata.properties)
+        if catalog.table_exists(identifier):
+            drop(identifier)
+
+
+def _fresh(schema: pa.Schema | Schema) -> Schema:
+    if isinstance(schema, pa.Schema):
+        try:
+            schema = Catalog._convert_schema_if_needed(schema)
+        except (ValueError, TypeError) as cause:
+            raise UsageError(f"the schema has a type that Iceberg does not know: {cause}") from cause
+    if not isinstance(schema, Schema):
+        raise UsageError(f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}")
+    if not schema.fields:
+        raise UsageError("the schema has no columns")
+    if taken := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]:
+        raise UsageError(f"column {taken[0]} belongs to the change store", hint="Give it another name.", column=taken[0])
+    return assign_fresh_schema_ids(schema)
+
+
+def _check_key(schema: Schema, primary_key: Sequence[str]) -> None:
+    if isinstance(primary_key, str):
+        raise UsageError(f"primary_key is a list of columns, not the text {primary_key!r}", hint=f"[{primary_key!r}]")
+    known = {field.name: field for field in schema.fields}
+    for name in primary_key:
+        if name not in known:
+            raise UsageError(
+                f"key column {name!r} is not in the schema", hint=f"There are: {', '.join(known)}.", column=name
+            )
+        if "," in name:
+            raise UsageError(f"a key column cannot have a comma in its name: {name!r}", column=name)
+        check_key_type(known[name])
+    if len(set(primary_key)) < len(primary_key):
+        raise UsageError(f"a column is twice in the primary key: {', '.join(primary_key)}")
+
+
+def partition_spec(schema: Schema, partition_by: Sequence[str]) -> PartitionSpec:
+    """A spec from texts as `region`, `day(ts)`, `bucket(16, id)`."""
+    if isinstance(partition_by, str):
+        raise UsageError(f"partition_by is a list, not the text {partition_by!r}", hint=f"[{partition_by!r}]")
+    fields = []
+    for number, text in enumerate(partition_by):
+        field, transform, name = _partition_field(schema, text)
+        fields.append(PartitionField(field.field_id, PARTITION_FIELD_ID_START + number, transform, name))
+    if len({field.name for field in fields}) < len(fields):
+        raise UsageError(f"two partition fields have one name: {', '.join(partition_by)}")
+    return PartitionSpec(*fields)
+
+
+def _partition_field(schema: Schema, text: str) -> tuple[NestedField, Transform[Any, Any], str]:
+    understood = re.fullmatch(r"\s*(\w+)s?\s*\(\s*(?:(\d+)\s*,\s*)?([^(),]+?)\s*(?:,\s*(\d+)\s*)?\)\s*", text)
+    word, width, column = None, None, text.strip()
+    if understood:
+        word, column = understood[1].lower().removesuffix("s"), understood[3]
+        width = understood[2] or understood[4]
+    found = next((field for field in schema.fields if field.name == column), None)
+    if found is None:
+        raise UsageError(
+            f"no column to partition by: {text!r}",
+            hint=f"Write a column, or day(column), bucket(16, column); columns: {', '.join(f.name for f in schema.fields)}.",
+        )
+    if word is None:
+        return found, parse_transform("identity"), column
+    if word not in _TRANSFORMS or (word in _SUFFIX) != (width is not None):
+        raise UsageError(
+            f"unknown way to partition: {text!r}",
+            hint="One of: column, year(column), month(…), day(…), hour(…), bucket(16, …), truncate(10, …).",
+        )
+    transform = parse_transform(f"{word}[{width}]" if width else word)
+    if not transform.can_transform(found.field_type):
+        raise UsageError(f"{word} does not work on column {column!r} of type {found.field_type}", column=column)
+    return found, transform, f"{column}_{_SUFFIX.get(word, word)}"
+
+
+def _advise(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> None:
+    outside = sorted(
+        {name for field in spec.fields if (name := schema.find_column_name(field.source_id)) and name not in primary_key}
+    )
+    if primary_key and outside:
+        warnings.warn(
+            f"partition column {', '.join(outside)} is not part of the primary key: a key is unique within its partition. "
+            "If rows move between partitions, write their before-images (mode cdc), or use across_partitions=True.",
+            TableAdvice,
+            stacklevel=4,
+        )
+
+
+def _ensure_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    if not catalog.namespace_exists(namespace):
+        try:
+            catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:  # by somebody else, just now
+            return
+
+
+def _create(
+    catalog: Catalog, identifier: tuple[str, ...], schema: Schema, spec: PartitionSpec, properties: dict[str, str]
+) -> IcebergTable:
+    try:
+        return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
+    except TableAlreadyExistsError as cause:
+        raise Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.") from cause
+    except ArcticError:
+        raise
+    except ValueError as cause:
+        raise UsageError(str(cause)) from cause

@@ -1,0 +1,124 @@
+"""Changes of schema and properties, on both stores of a table: Base first, then Change, which catches up after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertTableUUID,
+    SetCurrentSchemaUpdate,
+)
+from pyiceberg.types import IcebergType, NestedField
+
+from pyarctic.errors import Conflict, Damaged, UsageError
+from pyarctic.tables.changefiles import CHANGE_COLUMNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """What is to become of a schema. Types are Iceberg's, or texts as `long`, `decimal(10, 2)`."""
+
+    add: Mapping[str, IcebergType | str] = field(default_factory=dict)
+    drop: Sequence[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    widen: Mapping[str, IcebergType | str] = field(default_factory=dict)
+    optional: Sequence[str] = ()
+    """Columns that need no value any more."""
+    describe: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, keys: Sequence[str]) -> None:
+        """A key must stay what it is."""
+        if not any((self.add, self.drop, self.rename, self.widen, self.optional, self.describe)):
+            raise UsageError("nothing is to be changed", hint="Give add, drop, rename, widen, optional or describe.")
+        touched = [name for name in keys if name in {*self.drop, *self.rename, *self.optional, *self.widen}]
+        if touched:
+            raise UsageError(
+                f"key column {touched[0]!r} cannot be dropped, renamed, widened or made optional",
+                hint="Rows are found by the key; make a new table to change it.",
+                column=touched[0],
+            )
+        if taken := [name for name in (*self.add, *self.rename.values()) if name in CHANGE_COLUMNS]:
+            raise UsageError(f"column {taken[0]} belongs to the change store", hint="Give it another name.")
+
+
+def evolve(table: IcebergTable, evolution: Evolution) -> None:
+    """Commit a new schema."""
+    try:
+        with table.update_schema() as update:
+            for name, type_ in evolution.add.items():
+                update.add_column(name, as_type(type_))
+            for name in evolution.drop:
+                update.delete_column(name)
+            for name, new in evolution.rename.items():
+                update.rename_column(name, new)
+            for name, type_ in evolution.widen.items():
+                update.update_column(name, field_type=as_type(type_))
+            for name in evolution.optional:
+                update.make_column_optional(name)
+            for name, text in evolution.describe.items():
+                update.update_column(name, doc=text)
+    except CommitFailedException as cause:
+        raise Conflict(
+            "somebody changed the table in the meantime", hint="Nothing was changed. Look at the table and try again."
+        ) from cause
+    except (ValueError, TypeError) as cause:
+        raise UsageError(f"the schema cannot be changed so: {cause}") from cause
+    except Exception as cause:  # PyIceberg has its own tree of errors, and some of them are about columns
+        if type(cause).__name__ in ("ValidationError", "ResolveError", "NoSuchColumnError"):
+            raise UsageError(f"the schema cannot be changed so: {cause}") from cause
+        raise
+
+
+def as_type(type_: IcebergType | str) -> IcebergType:
+    if isinstance(type_, IcebergType):
+        return type_
+    try:
+        return NestedField.model_validate({"id": 1, "name": "x", "type": type_, "required": False}).field_type
+    except (PydanticError, ValueError, TypeError) as cause:
+        raise UsageError(
+            f"unknown type: {type_!r}",
+            hint="One of: boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, "
+            "uuid, fixed[n], binary.",
+        ) from cause
+
+
+def are_equal(some: Schema, other: Schema) -> bool:
+    """Whether two schemas have the same columns; their numbers may differ."""
+    return some.as_struct() == other.as_struct() and set(some.identifier_field_ids) == set(other.identifier_field_ids)
+
+
+def catch_up(base: TableMetadata, change: IcebergTable) -> None:
+    """Give the change store the schema of the base store, if an evolution got no further than that."""
+    known = change.metadata
+    if are_equal(base.schema(), known.schema()):
+        return
+    if known.last_column_id > base.last_column_id or any(are_equal(known.schema(), s) for s in base.schemas) is False:
+        raise Damaged(
+            "the schemas of base and change store have nothing to do with each other",
+            hint="Somebody changed one of them directly. Bring the change store to the schema of the base store.",
+        )
+    updates = (
+        AddSchemaUpdate.model_validate({"schema": base.schema(), "last-column-id": base.last_column_id}),
+        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+    )
+    requirements: tuple[Any, ...] = (
+        AssertTableUUID(uuid=known.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": known.current_schema_id}),
+        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": known.last_column_id}),
+    )
+    try:
+        change.metadata = change.catalog.commit_table(change, requirements, updates).metadata
+    except CommitFailedException:  # somebody else did it
+        change.metadata = change.catalog.load_table(change.name()).metadata
+        if not are_equal(base.schema(), change.metadata.schema()):
+            raise

@@ -1,0 +1,172 @@
+"""Writing rows of many partitions and tree nodes at once: one open file for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.types import NestedField
+
+from pyarctic.iceberg import PartitionDecoder, TableView
+from pyarctic.iceberg.transforms import partition_values
+from pyarctic.iceberg.writing import DataFileWriter, FileNames, NewFile, Rolling, Target
+from pyarctic.tables import layout
+from pyarctic.tables.keyhash import key_hashes
+from pyarctic.tables.storefiles import FileKind, StoreFileNames, StoreTarget
+from pyarctic.tables.tree import ROOT, node_ids
+
+Order = npt.NDArray[np.int64]
+_MEMORY_BYTES = 128 << 20
+_TARGET_BYTES = 128 << 20
+_TARGET = "write.target-file-size-bytes"
+
+
+class Fanout:
+    """Files of one store, of one writer: `with Fanout(…) as out: out.write(…)`, then `out.files`. Leaving the block by an
+    exception removes what was written."""
+
+    def __init__(
+        self,
+        view: TableView,
+        *,
+        mask: int,
+        transaction_id: int = 0,
+        extra_fields: Sequence[NestedField] = (),
+    ) -> None:
+        """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table."""
+        metadata = view.metadata
+        self.files: list[NewFile] = []
+        self.partitions: dict[str, tuple[Any, ...]] = {}
+        """Partitions that got rows, by their path."""
+        self._view = view
+        self._mask = mask
+        self._transaction_id = transaction_id
+        self._extra = tuple(extra_fields)
+        self._names, self._plain_names = StoreFileNames(), FileNames()
+        self._decoder = PartitionDecoder(metadata)
+        self._spec = metadata.spec()
+        self._schema = metadata.schema()
+        self._keys = [self._schema.find_field(name) for name in layout.key_names(metadata)]
+        self._rolling = Rolling(target_bytes=int(metadata.properties.get(_TARGET, _TARGET_BYTES)))
+        self._writers: dict[tuple[str, int, FileKind], DataFileWriter] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            try:
+                for writer in self._writers.values():
+                    self.files += writer.close()
+            except BaseException:
+                self._abort()
+                raise
+        else:
+            self._abort()
+
+    def _abort(self) -> None:
+        for writer in self._writers.values():
+            writer.abort()
+
+    @property
+    def writers(self) -> dict[tuple[str, int, FileKind], DataFileWriter]:
+        """By partition path, node and kind."""
+        return self._writers
+
+    def places(self, rows: pa.RecordBatch) -> Places:
+        """Which partition and node every row belongs to."""
+        codes, tuples = partition_values(self._spec, self._schema, rows)
+        if not self._keys or self._mask == 0:
+            nodes = np.full(rows.num_rows, ROOT.id)
+        else:
+            hashes = key_hashes([rows.column(f.name) for f in self._keys], [f.field_type for f in self._keys])
+            nodes = node_ids(hashes, self._mask)
+        return Places(codes=codes, tuples=tuples, nodes=nodes, mask=self._mask)
+
+    def write(self, rows: pa.RecordBatch, places: Places, kinds: Mapping[FileKind, pa.Array | None]) -> None:
+        """Append rows, each to the file of its place; within a place they keep their order. They go to a file of every kind
+        that is named, each with its own values of the extra column."""
+        order, runs = places.runs()
+        if order is not None:
+            rows = rows.take(order)
+        for kind, values in kinds.items():
+            told = rows
+            if values is not None:
+                told = rows.append_column(self._extra[0].name, values if order is None else values.take(order))
+            for run in runs:
+                writer = self._writer(places.tuples[run.code], run.node, kind)
+                writer.write(told.slice(run.start, run.end - run.start))
+        if sum(writer.waiting_bytes for writer in self._writers.values()) > _MEMORY_BYTES:
+            for writer in self._writers.values():
+                writer.flush()
+
+    def _writer(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> DataFileWriter:
+        path = self._decoder.path_of(self._spec.spec_id, partition)
+        key = (path, node, kind)
+        if key not in self._writers:
+            self.partitions[path] = partition
+            target = self._target(partition, node, kind)
+            self._writers[key] = DataFileWriter(target, extra_fields=self._extra, rolling=self._rolling)
+        return self._writers[key]
+
+    def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:
+        metadata, io, spec_id = self._view.metadata, self._view.io, self._spec.spec_id
+        if layout.store_of(metadata.properties) is None:
+            return Target(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._plain_names)
+        return StoreTarget(
+            metadata=metadata,
+            io=io,
+            spec_id=spec_id,
+            partition=partition,
+            names=self._names,
+            node_id=node,
+            kind=kind,
+            transaction_id=self._transaction_id,
+        )
+
+
+class Run(NamedTuple):
+    """Rows of one place, from `start` to `end`: the number of their partition, and their node."""
+
+    start: int
+    end: int
+    code: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Partition and node of some rows."""
+
+    codes: npt.NDArray[np.int32]
+    """For every row the number of its partition among `tuples`."""
+    tuples: list[tuple[Any, ...]]
+    nodes: npt.NDArray[np.int64]
+    mask: int
+
+    def filtered(self, chosen: npt.NDArray[np.bool_]) -> Places:
+        return replace(self, codes=self.codes[chosen], nodes=self.nodes[chosen])
+
+    def runs(self) -> tuple[pa.Array | None, list[Run]]:
+        """The order that brings rows of one place together (None: they are), and where each place begins and ends in it."""
+        if not len(self.codes):
+            return None, []
+        width = self.mask + 1
+        together: npt.NDArray[Any] = self.codes.astype(np.int64) * width + (self.nodes - width)
+        if len(self.tuples) * width < 1 << 16:
+            together = together.astype(np.uint16)  # such numbers are sorted in one pass
+        if together.min() == together.max():
+            return None, [Run(0, len(together), int(self.codes[0]), int(self.nodes[0]))]
+        order = np.argsort(together, kind="stable")
+        starts = np.flatnonzero(np.diff(together[order].astype(np.int64), prepend=-1)).tolist()
+        ends = [*starts[1:], len(order)]
+        runs = [
+            Run(start, end, int(self.codes[order[start]]), int(self.nodes[order[start]]))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        return pa.array(order), runs

@@ -1,0 +1,322 @@
+"""Tables with a primary key: changes are written to one store and read together with the other, one row per key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
+
+from pyarctic.config import TableName
+from pyarctic.errors import Conflict, NotFound, Rejected, UsageError, about
+from pyarctic.iceberg import PartitionDecoder, match_deletes, reaching, snapshot_by_id
+from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
+from pyarctic.iceberg.keyindex import KeyIndex, codes_of
+from pyarctic.iceberg.reading import Reading
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.writing import NewFile
+from pyarctic.tables import layout
+from pyarctic.tables.baseload import Load, Scope, checked_scope, merged_by, replaced_files, write_load
+from pyarctic.tables.changelog import ChangeLog
+from pyarctic.tables.changescan import ChangeScan
+from pyarctic.tables.changewriter import ChangeMode, write_changes
+from pyarctic.tables.evolving import Evolution, catch_up
+from pyarctic.tables.handle import RowScan, Table
+from pyarctic.tables.layout import Kind
+from pyarctic.tables.mergedplan import unmerged
+from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
+from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
+from pyarctic.tables.moving import Moves
+from pyarctic.tables.rows import batches_of, check_keys, fitted
+from pyarctic.tables.storefiles import with_store_facts
+
+STORES = ("merged", "base", "change")
+_TRANSACTION_BEGUN = "tx.begin.signature"
+_LOAD_ATTEMPTS = 10
+
+
+class KeyedTable(Table):
+    """A table with a primary key. As a `Table` it is its base store; `change_store` is the other one."""
+
+    def __init__(self, name: TableName, base: IcebergTable, change: IcebergTable) -> None:
+        super().__init__(name, base)
+        identifier = layout.change_store_identifier(base.metadata.properties)
+        self.change_store = Table(TableName(catalog=name.catalog, namespace=identifier[:-1], table=identifier[-1]), change)
+
+    @property
+    def kind(self) -> Kind:
+        return "keyed"
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns in the order of their declaration."""
+        return layout.key_names(self._loaded.metadata)
+
+    def refresh(self) -> KeyedTable:
+        """Load the newest metadata, of Base first: what a merge moved into Base is then seen there or among the changes."""
+        super().refresh()
+        self.change_store.refresh()
+        return self
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        as_of: datetime | None = None,
+        *,
+        store: str = "merged",
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> RowScan:
+        """Rows of the table, one per key; or of one store: "base" is the last merged state, "change" are the changes with
+        `_transaction_id`, `_file_offset` and `_change_action`.
+
+        `snapshot_id` and `as_of` mean the change store's snapshots for merged rows, with Base as it was merged by then."""
+        if store not in STORES:
+            raise UsageError(f"unknown store: {store!r}", hint=f"One of: {', '.join(STORES)}.")
+        with about(table=self.name):
+            if store == "base":
+                return super().scan(columns, where, snapshot_id, ref, as_of)
+            if ref is not None:
+                raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
+            snapshot, _ = self.change_store._at(snapshot_id, None, as_of)
+            change = StoreState(view=self.change_store.view, snapshot=snapshot, files=self.change_store._file_list(snapshot))
+            if store == "change":
+                return ChangeScan(change, schema=self.schema, columns=columns, where=where)
+            is_past = snapshot_id is not None or as_of is not None
+            base = self._base_not_beyond(snapshot) if is_past else self._loaded.metadata.current_snapshot()
+            schema = self._schema_of(base) if is_past and base is not None else self.schema
+            state = StoreState(view=self.view, snapshot=base, files=self._file_list(base))
+            return MergedScan(state, change, schema=schema, columns=columns, where=where, memory_bytes=memory_bytes)
+
+    def _base_not_beyond(self, change: Snapshot | None) -> Snapshot | None:
+        """The newest base snapshot that has merged nothing later than a snapshot of the change store."""
+        if change is None:
+            return self._loaded.metadata.current_snapshot()
+        metadata = self._loaded.metadata
+        snapshot = metadata.current_snapshot()
+        if snapshot is None:
+            return None
+        while snapshot is not None:
+            merged = merged_sequences(metadata, self._loaded.io, snapshot)
+            if max(merged.values(), default=0) <= (change.sequence_number or 0):
+                return snapshot
+            parent = snapshot.parent_snapshot_id
+            if parent is None:
+                return None
+            snapshot = metadata.snapshot_by_id(parent)
+        raise NotFound(
+            f"Base has no snapshot as old as snapshot {change.snapshot_id} of the changes",
+            hint="It was expired. Newer snapshots of the changes can still be read.",
+            snapshot_id=change.snapshot_id,
+        )
+
+    def files(
+        self,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        content: str | None = None,
+        *,
+        store: Literal["base", "change"] = "base",
+    ) -> pl.DataFrame:
+        """The live files of a store, with what their names tell: `node_id`, `kind`, `transaction_id`."""
+        if store not in ("base", "change"):
+            raise UsageError(f"files are in one store: {store!r}", hint="One of: base, change.")
+        frame = super().files(snapshot_id, ref, content) if store == "base" else self.change_store.files(snapshot_id, ref)
+        return with_store_facts(frame, store).drop("writer")
+
+    def snapshots(self, *, store: Literal["base", "change"] = "base") -> pl.DataFrame:
+        """The snapshots of a store, oldest first."""
+        return super().snapshots() if store == "base" else self.change_store.snapshots()
+
+    def merged_sequences(self) -> dict[str, int]:
+        """Partition path → greatest sequence number of the change store that is merged into Base."""
+        with about(table=self.name):
+            metadata = self._loaded.metadata
+            return merged_sequences(metadata, self._loaded.io, metadata.current_snapshot())
+
+    def changes(self, since: int | None = None) -> ChangeLog:
+        """All changes there are, in order, with `_change_action`; or those committed after a snapshot of the change
+        store."""
+        with about(table=self.name):
+            view = self.change_store.view
+            frame = self.change_store.file_list.frame()
+            if since is not None:
+                after = snapshot_by_id(view.metadata, since)
+                frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
+            files = with_store_facts(frame, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
+            matches = match_deletes(files, PartitionDecoder(view.metadata).unpartitioned_specs())
+            reading = Reading(view.metadata, view.io, matches, PositionDeletes(view.io, 0), EqualityDeletes(view.io, [], 0))
+            return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
+
+    def write(
+        self,
+        data: Any,
+        mode: str = "insert",
+        *,
+        across_partitions: bool = False,
+        replace: str = "table",
+        where: str | BooleanExpression | None = None,
+    ) -> int | None:
+        """Write rows by one commit; gives the snapshot of the change store, or of Base for an overwrite; None if there was
+        nothing to write.
+
+        `mode`: "insert"; "upsert" deletes a key before it inserts it; "delete" needs the key and partition columns only;
+        "cdc" takes rows with `_change_action`; "overwrite" replaces Base: all of it, the partitions of the rows
+        (`replace="partitions"`), or the partitions that `where` selects. `across_partitions` deletes rows of the same keys
+        in other partitions as well, for upsert and delete."""
+        with about(table=self.name):
+            if mode == "overwrite":
+                if across_partitions:
+                    raise UsageError("across_partitions is for upsert and delete")
+                return self._overwrite(data, checked_scope(self._loaded.metadata, replace, where))
+            if where is not None or replace != "table":
+                raise UsageError(f'mode "{mode}" replaces nothing', hint='where and replace are for mode="overwrite".')
+            if mode not in ("insert", "upsert", "delete", "cdc"):
+                raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, upsert, delete, cdc, overwrite.")
+            if across_partitions and mode not in ("upsert", "delete"):
+                raise UsageError("across_partitions is for upsert and delete")
+            self._catch_up()
+            return self._write_changes(data, mode, across_partitions)  # type: ignore[arg-type]
+
+    def _write_changes(self, data: Any, mode: ChangeMode, across: bool) -> int | None:
+        moves = None
+        if across:
+            data = list(batches_of(data))
+            moves = self._moves(data, mode)
+        files = write_changes(self.change_store.view, data, mode, moves)
+        if not files:
+            return None
+        return self._committed(self.change_store, Change(start=None, add=tuple(files)), files)
+
+    def _committed(self, store: Table, change: Change, files: Sequence[NewFile]) -> int | None:
+        """Commit; what was written goes if it cannot be committed, and stays if that is not known."""
+        try:
+            return store.commit(change).snapshot_id
+        except (Conflict, Rejected):
+            remove_quietly(self._loaded.io, [file.path for file in files])
+            raise
+
+    def _moves(self, batches: list[pa.RecordBatch], mode: ChangeMode) -> Moves:
+        """Look up where the keys of some rows are now: a merged read of key and partition columns, and of columns that a
+        deleted row cannot do without."""
+        schema, names = self.schema, self.primary_key
+        rows = [fitted(batch, schema, fill=mode == "delete") for batch in batches]
+        for batch in rows:
+            check_keys(batch, names)
+        asked = pl.concat([pl.DataFrame(pa.Table.from_batches([b]).select(list(names))) for b in rows]) if rows else None
+        sources = {field.source_id for field in self._loaded.metadata.spec().fields}
+        columns = [f.name for f in schema.fields if f.name in names or f.required or sources & set(Schema(f).field_ids)]
+        scan = self.scan(columns)
+        found = []
+        if asked is not None and asked.height:
+            index = KeyIndex([codes_of(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
+            for batch in scan.batches():
+                keys = pl.DataFrame(pa.Table.from_batches([batch]).select(list(names)))
+                found.append(batch.filter(pa.array(index.marked(keys, 0))))
+        return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
+
+    def _overwrite(self, data: Any, scope: Scope) -> int | None:
+        self._catch_up()
+        transaction_id = self._begin()
+        load = write_load(self.view, data, scope, transaction_id)
+        for _ in range(_LOAD_ATTEMPTS):
+            change = self._replacing(scope, load, transaction_id)
+            if change is None:
+                return None
+            try:
+                return self._committed_load(change)
+            except Rejected as refusal:
+                if refusal.facts.get("reason") != "moved":
+                    remove_quietly(self._loaded.io, [file.path for file in load.files])
+                    raise
+            self.refresh()
+        remove_quietly(self._loaded.io, [file.path for file in load.files])
+        raise Conflict(
+            f"{_LOAD_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
+        )
+
+    def _committed_load(self, change: Change) -> int | None:
+        try:
+            return super().commit(change).snapshot_id
+        except (Conflict, Rejected):
+            remove_quietly(self._loaded.io, [file.statistics_path for file in change.statistics])
+            raise
+
+    def _replacing(self, scope: Scope, load: Load, transaction_id: int) -> Change | None:
+        """The overwrite as a change of Base as it is now."""
+        metadata, io = self._loaded.metadata, self._loaded.io
+        removed = replaced_files(metadata, self.file_list, scope, load)
+        pending = self.change_store.file_list.frame()
+        merged = merged_by(metadata, removed, pending, scope, load, transaction_id)
+        if not load.files and removed.is_empty() and not merged:
+            return None
+        change = Change(
+            start=self.view.snapshot_id,
+            add=load.files,
+            remove=removed,
+            alone=True,
+            empty=not load.files and removed.is_empty(),
+            snapshot_properties=SUMMARY | {"txId": str(transaction_id)},
+        )
+        return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
+
+    def _begin(self) -> int:
+        """Begin a transaction; gives its id."""
+        committed = self.change_store.commit(Change(start=None, empty=True, snapshot_properties={_TRANSACTION_BEGUN: ""}))
+        snapshot = snapshot_by_id(committed.metadata, committed.snapshot_id or 0)
+        return snapshot.sequence_number or 0
+
+    def _evolve(self, evolution: Evolution) -> None:
+        evolution.check(self.primary_key)
+        self._catch_up()
+        super()._evolve(evolution)
+        self._catch_up()
+
+    def set(self, properties: Mapping[str, str]) -> None:
+        super().set(properties)
+        self.change_store._change_properties(set_=properties)
+
+    def unset(self, *names: str) -> None:
+        super().unset(*names)
+        self.change_store._change_properties(unset=names)
+
+    def _catch_up(self) -> None:
+        with reaching(self._name.catalog, self.name):
+            catch_up(self._loaded.metadata, self.change_store._loaded)
+
+    def summary(self) -> dict[str, Any]:
+        """As of every table, with what lies in the change store."""
+        changes = self.files(store="change")
+        kinds = {kind: changes.filter(pl.col("kind") == kind) for kind in ("I", "ED")}
+        merged = self.merged_sequences()
+        pending = self._pending()
+        return super().summary() | {
+            "primary_key": list(self.primary_key),
+            "change_store": {
+                "name": self.change_store.name,
+                "location": self.change_store.location,
+                "snapshots": len(self.change_store.view.metadata.snapshots),
+                "insert_files": kinds["I"].height,
+                "inserted_records": int(kinds["I"]["record_count"].sum()),
+                "delete_files": kinds["ED"].height,
+                "deleted_records": int(kinds["ED"]["record_count"].sum()),
+                "unmerged_files": pending.height,
+                "unmerged_records": int(pending["record_count"].sum()),
+                "bytes": int(changes["file_size_bytes"].sum()),
+            },
+            "merged_sequences": merged,
+        }
+
+    def _pending(self) -> pl.DataFrame:
+        decoder = PartitionDecoder(self.change_store.view.metadata)
+        return unmerged(self.change_store.file_list.frame(), decoder, self.merged_sequences())

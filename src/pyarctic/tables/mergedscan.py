@@ -1,0 +1,293 @@
+"""One row per key over both stores: base rows and changes that are not merged yet, by the rule of `lastwords`.
+
+Files that no change concerns are read as any Iceberg table is. For the others the key columns of the changes are read
+first; then every row is asked whether a later word of its key exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
+
+from pyarctic.errors import Unsupported, about
+from pyarctic.iceberg import DeleteMatches, FileList, PartitionDecoder, TableView, conditions, match_deletes
+from pyarctic.iceberg.datafiles import Piece
+from pyarctic.iceberg.deletefiles import EqualityDeletes, KeyColumns, Mask, PositionDeletes
+from pyarctic.iceberg.manifests import EQUALITY_DELETES
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.pruning import prune_by_metrics, prune_partitions
+from pyarctic.iceberg.reading import ReadFile, Reading, newest_first
+from pyarctic.iceberg.scan import Asked, wanted_fields
+from pyarctic.tables import layout
+from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
+from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
+from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
+from pyarctic.tables.mergedstate import merged_sequences
+from pyarctic.tables.storefiles import with_store_facts
+
+MEMORY_BYTES = 256 << 20
+SPLIT_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreState:
+    """A store as it is read: its metadata, one of its snapshots, and the files of that."""
+
+    view: TableView
+    snapshot: Snapshot | None
+    files: FileList
+
+
+class MergedScan:
+    """A prepared merged read; no row is read before it is asked for, and every call reads anew."""
+
+    def __init__(
+        self,
+        base: StoreState,
+        change: StoreState,
+        *,
+        schema: Schema,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._base, self._change = base, change
+        self._schema = schema
+        self._wanted = wanted_fields(schema, columns, extra={})
+        self._condition = conditions.understood(schema, where)
+        self._memory = memory_bytes
+        metadata = base.view.metadata
+        ids = layout.key_ids(metadata)
+        self._key_fields = tuple(metadata.schema().find_field(field_id) for field_id in ids)
+        self._keys = KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], base.view.name)
+
+    def __repr__(self) -> str:
+        where = "" if self._condition == conditions.ALL else f" where {self._condition}"
+        return f"<MergedScan of {self._base.view.name}: {', '.join(field.name for field in self._wanted)}{where}>"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        return arrow_schema(self._wanted)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; memory is bounded whatever the size of the table and of its changes."""
+        for group in self.groups:
+            yield from self.batches_of(group)
+
+    def batches_of(self, group: Group) -> Iterator[pa.RecordBatch]:
+        """The rows of one group, or of a part of one: all of them together are the table."""
+        with about(table=self._base.view.name), self._opened(group) as files:
+            for file in files:
+                yield from self._asked.batches(file)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        return pa.Table.from_batches(self.batches(), schema=self.schema)
+
+    def count(self) -> int:
+        """The number of rows; files that no delete, change or condition concerns are counted by their metadata."""
+        total = 0
+        with about(table=self._base.view.name):
+            for group in self.groups:
+                with self._opened(group) as files:
+                    total += sum(self._asked.count(file, self._matches(file)) for file in files)
+        return total
+
+    def splits(self, target_bytes: int = SPLIT_BYTES) -> list[Group]:
+        """The groups in parts of about that size, to be read side by side with `batches_of`. Every part of a group that has
+        changes carries all of them."""
+        return [part for group in self.groups for part in _parts(group, target_bytes)]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The files to read, divided so that no two groups have a key in common."""
+        with about(table=self._base.view.name):
+            base, change = ranked(self._base_files(), self._change_files())
+            if change.height:
+                base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
+            return groups(base, change, self._key_fields)
+
+    def _base_files(self) -> pl.DataFrame:
+        data = with_store_facts(self._base_store.all.numbered(), "base")
+        return self._wanted_of(data, self._base)
+
+    def _change_files(self) -> pl.DataFrame:
+        data = self._change_store.all.numbered()
+        if self._condition != conditions.ALL and data.height:
+            schema = conditions.with_null_parents(self._schema)
+            data = prune_partitions(data, self._change.view.metadata, schema, self._condition)
+        view = self._base.view
+        merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
+        pending = unmerged(data, PartitionDecoder(self._change.view.metadata), merged)
+        pending = with_store_facts(pending, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
+        return self._wanted_of(pending, self._change)
+
+    def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
+        """`wanted`: whether a file may hold rows that fit the condition."""
+        if self._condition == conditions.ALL or data.is_empty():
+            return data.with_columns(wanted=pl.lit(value=True))
+        schema = conditions.with_null_parents(self._schema)
+        kept = prune_partitions(data, state.view.metadata, schema, self._condition)
+        bound = conditions.bound(schema, self._condition)
+        kept = prune_by_metrics(kept, state.files, state.view.io, schema, bound)
+        return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
+
+    def _with_ranges(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
+        """With the range of the first key column."""
+        first = self._key_fields[0].field_id
+        names = [f"lower_{first}", f"upper_{first}"]
+        if data.is_empty():
+            return data.with_columns(pl.lit(None, pl.Binary).alias(name) for name in names)
+        return state.files.with_metrics(state.view.io, data, [first]).select(*data.columns, *names)
+
+    @cached_property
+    def _asked(self) -> Asked:
+        return Asked(self._schema, self._wanted, self._condition)
+
+    @cached_property
+    def _base_store(self) -> _Store:
+        return _Store(self._base, self._asked, self._memory)
+
+    @cached_property
+    def _change_store(self) -> _Store:
+        return _Store(self._change, self._asked, self._memory)
+
+    def _matches(self, file: ReadFile) -> DeleteMatches:
+        return (self._change_store if isinstance(file, ChangeFile) else self._base_store).matches
+
+    @contextmanager
+    def _opened(self, group: Group) -> Iterator[Iterator[ReadFile]]:
+        """The files of a group, ready to be read."""
+        files: list[_BaseFile | _InsertFile] = [
+            *(_BaseFile(self._base_store.wanted, row, self._keys) for row in group.base.iter_rows(named=True)),
+            *(_InsertFile(self._change_store.wanted, row, self._keys) for row in group.inserts.iter_rows(named=True)),
+        ]
+        if group.words.is_empty() or not files:
+            yield iter(files)
+            return
+        with Words(self._memory, group.word_rows, check_ties=group.has_rivals) as words:
+            for row in group.words.iter_rows(named=True):
+                _hear(_InsertFile(self._change_store.all, row, self._keys), words)
+            for row in group.base_words.iter_rows(named=True):
+                _hear(_BaseFile(self._base_store.all, row, self._keys), words)
+            if words.spilled:
+                _judge(files, words)
+            else:
+                index = words.index()
+                for file in files:
+                    file.words = index
+            yield iter(files)
+
+
+class _Store:
+    """The files of a store with their deletes, and two ways to read them."""
+
+    def __init__(self, state: StoreState, asked: Asked, memory_bytes: int) -> None:
+        metadata, io = state.view.metadata, state.view.io
+        files = state.files.frame()
+        if files.filter(pl.col("content") == EQUALITY_DELETES).height:
+            raise Unsupported(
+                "a store of the table has equality deletes, which its format does not know",
+                hint="They were put there by another engine. Roll its commit back.",
+            )
+        self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
+        positions = PositionDeletes(io, memory_bytes // 4)
+        equality = EqualityDeletes(io, newest_first(metadata), memory_bytes // 4)
+        self.wanted = Reading(metadata, io, self.matches, positions, equality, asked.row_groups)
+        """Row groups without any row that fits the condition are left out."""
+        self.all = Reading(metadata, io, self.matches, positions, equality)
+        """Words count whether their rows fit the condition or not."""
+
+
+class _Judged(ReadFile):
+    """A file whose rows live only if they are the last word of their key."""
+
+    words: LastWords | None = None
+    keys: KeyColumns
+    mark_fields: tuple[NestedField, ...] = ()
+
+    def marks(self, piece: Piece) -> int | Marks:
+        raise NotImplementedError
+
+    def key_frames(self) -> Iterator[tuple[Piece, Mask | None, pl.DataFrame]]:
+        """Key columns piece by piece, with the rows that no delete file hits."""
+        for piece, alive in super().living((*self.keys.fields, *self.mark_fields)):
+            yield piece, alive, self.keys.frame(piece, self.constants)
+
+    @property
+    def has_buried(self) -> bool:
+        return super().has_buried or self.words is not None
+
+    def living(
+        self, fields: Sequence[NestedField], *, dictionaries: bool = False, row_groups: Collection[int] | None = None
+    ) -> Iterator[tuple[Piece, Mask | None]]:
+        if self.words is None:
+            yield from super().living(fields, dictionaries=dictionaries, row_groups=row_groups)
+            return
+        read = (*fields, *self.keys.fields, *self.mark_fields)
+        for piece, alive in super().living(read, dictionaries=dictionaries, row_groups=row_groups):
+            dead = self.words.dead(self.keys.frame(piece, self.constants), self.marks(piece))
+            if dead.any():
+                alive = ~dead if alive is None else alive & ~dead
+            yield piece, alive
+
+
+class _BaseFile(_Judged):
+    def __init__(self, reading: Reading, row: dict[str, Any], keys: KeyColumns) -> None:
+        super().__init__(reading, row, [])
+        self.keys = keys
+        self._mark = base_mark(row["rank"])
+
+    def marks(self, piece: Piece) -> int | Marks:  # noqa: ARG002  # all rows have the same
+        return self._mark
+
+
+class _InsertFile(ChangeFile, _Judged):
+    mark_fields = (FILE_OFFSET,)
+
+    def __init__(self, reading: Reading, row: dict[str, Any], keys: KeyColumns) -> None:
+        super().__init__(reading, row)
+        self.keys = keys
+        self._rank: int = row["rank"]
+
+    def marks(self, piece: Piece) -> int | Marks:
+        return change_marks(self._rank, self.offsets(piece), inserts=self.inserts)
+
+
+def _hear(file: _Judged, words: Words) -> None:
+    for piece, alive, keys in file.key_frames():
+        marks = file.marks(piece)
+        own = np.full(keys.height, marks) if isinstance(marks, int) else marks
+        words.add(*((keys, own) if alive is None else (keys.filter(alive), own[alive])))
+
+
+def _judge(files: Sequence[_Judged], words: Words) -> None:
+    """For words beyond the memory budget: the dead rows of every file are found by its key columns, before it is read."""
+    for number, file in enumerate(files):
+        for piece, _, keys in file.key_frames():
+            words.ask(number, piece.position, keys, file.marks(piece))
+    for number, positions in words.verdicts():
+        files[number].bury_rows(positions)
+
+
+def _parts(group: Group, target_bytes: int) -> Iterator[Group]:
+    if group.data_bytes <= target_bytes:
+        yield group
+        return
+    sizes = pl.concat([group.base["file_size_bytes"], group.inserts["file_size_bytes"]])
+    numbers = (sizes.cum_sum() - 1) // target_bytes
+    of_base, of_inserts = numbers.head(group.base.height), numbers.tail(group.inserts.height)
+    for number in numbers.unique(maintain_order=True):
+        yield replace(group, base=group.base.filter(of_base == number), inserts=group.inserts.filter(of_inserts == number))

@@ -1,0 +1,41 @@
+"""Rows into tables without a primary key: files are added, and by an overwrite others replaced, in one commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyarctic.errors import Conflict, Rejected
+from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.tables.baseload import Scope, replaced_files, write_load
+
+if TYPE_CHECKING:
+    from pyarctic.tables.handle import Table
+
+_ATTEMPTS = 10
+
+
+def write_plain(table: Table, data: Any, scope: Scope, *, appends: bool) -> int | None:
+    """Write rows; gives the snapshot, or None if nothing changed."""
+    load = write_load(table.view, data, scope, transaction_id=0)
+    try:
+        for _ in range(_ATTEMPTS):
+            change = Change(start=None, add=load.files) if appends and load.files else None
+            if not appends:
+                removed = replaced_files(table.view.metadata, table.file_list, scope, load)
+                if load.files or removed.height:
+                    change = Change(start=table.view.snapshot_id, add=load.files, remove=removed, alone=True)
+            if change is None:
+                return None
+            try:
+                return table.commit(change).snapshot_id
+            except Rejected as refusal:
+                if refusal.facts.get("reason") != "moved":
+                    raise
+            table.refresh()
+        raise Conflict(
+            f"{_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
+        )
+    except (Conflict, Rejected):
+        remove_quietly(table.view.io, [file.path for file in load.files])
+        raise

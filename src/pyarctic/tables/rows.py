@@ -1,0 +1,101 @@
+"""Rows that users hand in: anything Arrow, brought into the columns of a table, or refused with a word on what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+
+from pyarctic.errors import UsageError
+from pyarctic.iceberg.projection import arrow_schema
+
+BATCH_ROWS = 256 << 10
+
+
+def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
+    """Any Arrow data: a table, a batch, a reader, an iterable of batches, or an object that hands out Arrow streams (a frame
+    of Polars or pandas)."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        yield from data.to_batches(max_chunksize=BATCH_ROWS)
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
+        for part in data:
+            if not isinstance(part, pa.RecordBatch | pa.Table):
+                raise UsageError(f"rows are Arrow data, not {type(part).__name__}", hint="Give pyarrow.RecordBatch objects.")
+            yield from batches_of(part)
+    else:
+        raise UsageError(
+            f"rows are Arrow data, not {type(data).__name__}",
+            hint="Give a pyarrow.Table, batches, a reader, or a frame of Polars or pandas.",
+        )
+
+
+def fitted(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, extra: Sequence[str] = ()) -> pa.RecordBatch:
+    """The batch with exactly the table's columns, in its types. Optional columns may be left out if `fill`; columns named in
+    `extra` are allowed and dropped."""
+    wanted = arrow_schema(schema.fields)
+    unknown = [name for name in batch.schema.names if name not in wanted.names and name not in extra]
+    doubled = [name for name in batch.schema.names if batch.schema.names.count(name) > 1]
+    missing = [f.name for f in schema.fields if f.name not in batch.schema.names and not (fill and f.optional)]
+    if unknown or missing or doubled:
+        near = get_close_matches(unknown[0], missing or wanted.names, n=1) if unknown else []
+        faults = [
+            f"{word} {', '.join(names)}"
+            for word, names in (("unknown", unknown), ("missing", missing), ("twice", sorted(set(doubled))))
+            if names
+        ]
+        raise UsageError(
+            f"columns do not fit the table: {'; '.join(faults)}",
+            hint=(f"Did you mean {near[0]!r}? " if near else "") + f"The table has: {', '.join(wanted.names)}.",
+        )
+    columns = [
+        _cast(batch.column(field.name), wanted.field(field.name), field)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, wanted.field(field.name).type)
+        for field in schema.fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
+    if field.required and column.null_count:
+        raise UsageError(
+            f"column {field.name!r} is required and has {column.null_count} nulls", hint="Fill them.", column=field.name
+        )
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(wanted.type):
+        column = column.dictionary_decode()
+    if column.type.equals(wanted.type):
+        return column
+    try:
+        return column.cast(wanted.type)
+    except (pa.ArrowException, ValueError) as cause:
+        raise UsageError(
+            f"column {field.name!r} is {column.type}, which does not fit {field.field_type}: {str(cause).splitlines()[0]}",
+            hint="Cast it before you write it, so that you decide what is lost.",
+            column=field.name,
+        ) from cause
+
+
+def check_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
+    """Every row needs its key."""
+    for name in names:
+        column = batch.column(name)
+        if column.null_count:
+            row = pc.index(column.is_null(), True).as_py()  # the value looked for
+            raise UsageError(
+                f"key column {name!r} is null in {column.null_count} rows; the first is row {row}",
+                hint="A row without its key cannot be found again.",
+                column=name,
+            )
