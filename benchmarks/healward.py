@@ -25,7 +25,6 @@ from benchmarks.javaside import JavaSide, started
 from benchmarks.processes import Cost
 from benchmarks.tables import CACHE
 
-
 ROUNDS = 2
 """How often either side heals the same table, in turns: a shared machine is faster in one minute than in the next."""
 
