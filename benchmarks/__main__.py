@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import healing, healwork, tables
 from benchmarks.figures import Figure, console
+from benchmarks.keyed import keyed_tables
+from benchmarks.measuring import in_turns, run_work, side_by_side
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--only", choices=["files", "deletes", "plan", "scan", "write", "commit", "heal"], help="run one part"
+        "--only", choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "heal"], help="run one part"
     )
     parser.add_argument("--case", type=_cases, default=(), help=f"cases of `heal`, by comma: {', '.join(healing.CASES)}")
     parser.add_argument("--healer", default=healwork.HEALER, help="what `heal` measures, as module:function")
@@ -37,6 +37,7 @@ def main() -> int:
         "scan": scan,
         "write": write,
         "commit": commit,
+        "keyed": keyed_tables,
     }
     parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
@@ -58,8 +59,8 @@ def file_list(scale: float) -> list[Figure]:
     files = max(int(1_000_000 * scale) // tables.ENTRIES_PER_MANIFEST, 1) * tables.ENTRIES_PER_MANIFEST
     with console.status(f"making a table of {files:,} files"):
         folder = tables.many_files(files)
-    ours, theirs = _run("file_list_ours", folder), _run("file_list_pyiceberg", folder)
-    refresh = _run("refresh_ours", folder)
+    ours, theirs = run_work("file_list_ours", folder), run_work("file_list_pyiceberg", folder)
+    refresh = run_work("refresh_ours", folder)
     assert ours["result"] == theirs["result"] == files
     assert refresh["result"] == files + 1
     return [
@@ -89,7 +90,7 @@ def file_list(scale: float) -> list[Figure]:
 
 def delete_matching(scale: float) -> list[Figure]:
     data, deletes = int(1_000_000 * scale), int(100_000 * scale)
-    outcome = _run("match_ours", f"{data}x{deletes}")
+    outcome = run_work("match_ours", f"{data}x{deletes}")
     return [
         Figure(
             name=f"delete matching, {data:,} data × {deletes:,} delete files",
@@ -103,7 +104,7 @@ def delete_matching(scale: float) -> list[Figure]:
 
 def planning(scale: float) -> list[Figure]:
     data, deletes = int(1_000_000 * scale), int(100_000 * scale)
-    outcome = _run("plan_ours", f"{data}x{deletes}")
+    outcome = run_work("plan_ours", f"{data}x{deletes}")
     return [
         Figure(
             name=f"evaluating and planning {data:,} data × {deletes:,} delete files, one plan within its limits",
@@ -119,7 +120,7 @@ def scan(scale: float) -> list[Figure]:
     rows = int(10_000_000 * scale)
     with console.status(f"making a table of {rows:,} rows"):
         folder = tables.deleted_rows(rows)
-    ours, theirs = _in_turns("scan_ours", "scan_dataset", folder)
+    ours, theirs = in_turns("scan_ours", "scan_dataset", folder)
     assert theirs["result"] == rows
     assert ours["result"] == rows - rows // 20
     return [
@@ -128,7 +129,7 @@ def scan(scale: float) -> list[Figure]:
             measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
             promised=1.3,
             unit="×",
-            detail=_detail(ours, theirs),
+            detail=side_by_side(ours, theirs),
         )
     ]
 
@@ -136,7 +137,7 @@ def scan(scale: float) -> list[Figure]:
 def write(scale: float) -> list[Figure]:
     with console.status("making rows"):
         folder = tables.deleted_rows(int(10_000_000 * scale))
-    ours, theirs = _in_turns("write_ours", "write_pyarrow", folder)
+    ours, theirs = in_turns("write_ours", "write_pyarrow", folder)
     assert ours["result"] == theirs["result"]
     return [
         Figure(
@@ -144,7 +145,7 @@ def write(scale: float) -> list[Figure]:
             measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
             promised=1.1,
             unit="×",
-            detail=_detail(ours, theirs),
+            detail=side_by_side(ours, theirs),
         )
     ]
 
@@ -155,7 +156,7 @@ def commit(scale: float) -> list[Figure]:
         folder = tables.many_files(files, clustered=True)
     figures = []
     for manifests, promised in ((1, 1 / 5), (10, 1 / 2)):
-        ours, theirs = _in_turns("replace_ours", "replace_pyiceberg", folder / str(manifests))
+        ours, theirs = in_turns("replace_ours", "replace_pyiceberg", folder / str(manifests))
         assert ours["result"] == theirs["result"] == files + 1
         figures.append(
             Figure(
@@ -163,10 +164,10 @@ def commit(scale: float) -> list[Figure]:
                 measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
                 promised=promised,
                 unit="×",
-                detail=_detail(ours, theirs),
+                detail=side_by_side(ours, theirs),
             )
         )
-    appended = _run("append_ours", folder)
+    appended = run_work("append_ours", folder)
     assert appended["result"] == files + 1 + 100
     figures.append(
         Figure(
@@ -178,32 +179,6 @@ def commit(scale: float) -> list[Figure]:
         )
     )
     return figures
-
-
-def _in_turns(ours: str, theirs: str, argument: object) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Three runs of each in turns, and the best of each: on a shared machine a ratio of two single runs says little."""
-    rounds = [(_run(ours, argument), _run(theirs, argument)) for _ in range(3)]
-    mine, other = (min(side, key=lambda outcome: outcome["cpu_seconds"]) for side in zip(*rounds, strict=True))
-    return mine, other
-
-
-def _detail(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    return (
-        f"{ours['cpu_seconds']:.2f} s to {theirs['cpu_seconds']:.2f} s CPU; "
-        f"{ours['peak_mb']:,.0f} MB to {theirs['peak_mb']:,.0f} MB"
-    )
-
-
-def _run(work: str, argument: object) -> dict[str, Any]:
-    with console.status(f"measuring {work}"):
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.work", work, str(argument)],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    outcome: dict[str, Any] = json.loads(done.stdout)
-    return outcome
 
 
 def _view(figures: list[Figure]) -> Table:

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Outcome = dict[str, Any]
-
-
-def measured(run: Callable[[], Any], repeat: int = 1) -> Outcome:
-    """CPU seconds of the best of some runs; what came out is kept, so that both sides can be compared."""
-    best = float("inf")
-    for _ in range(repeat):
-        start = time.process_time()
-        result = run()
-        best = min(best, time.process_time() - start)
-    return {"cpu_seconds": best, "result": result}
+from benchmarks import keyedwork
+from benchmarks.measuring import Outcome, measured, peak_mb
 
 
 def file_list_ours(folder: Path) -> Outcome:
@@ -168,14 +156,6 @@ def _loaded(folder: Path) -> Any:
     return SqlCatalog("bench", **properties(folder)).load_table("b.t")
 
 
-def _peak_mb() -> float:
-    # Not getrusage: on Linux its maximum is inherited from the parent process.
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 WORK = {
     function.__name__: function
     for function in (
@@ -192,9 +172,9 @@ WORK = {
         replace_pyiceberg,
         append_ours,
     )
-}
+} | keyedwork.WORK
 
 if __name__ == "__main__":
     outcome = WORK[sys.argv[1]](Path(sys.argv[2]))
-    outcome["peak_mb"] = _peak_mb()
+    outcome["peak_mb"] = peak_mb()
     json.dump(outcome, sys.stdout)

@@ -1,5 +1,6 @@
 """`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic looks at it, explains what it
-needs and heals it, while somebody deletes in the very same files; then once more, on Spark.
+needs and heals it, while somebody deletes in the very same files; then once more, on Spark. In the end, a keyed table takes
+updates and deletes.
 
 Everything lives in .demo/, which is made anew by every run.
 """
@@ -43,6 +44,7 @@ ARCTIC = Path(sys.executable).with_name("arctic")
 REGIONS = ("apac", "emea", "latam", None)
 COMMITS, CHANGES = 100, 60
 TABLE = "demo.shop.orders"
+KEYED = "demo.shop.keyed_orders"
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
     NestedField(2, "region", StringType(), required=False),
@@ -125,6 +127,9 @@ def main() -> int:
     early = str(table.snapshots()["snapshot_id"][9])
     arctic("table", "scan", TABLE, "--snapshot", early, "--count")
 
+    if not keyed():
+        return 1
+
     say("Try next")
     prefix = f"{ARCTIC.relative_to(ROOT)} --config {FOLDER.relative_to(ROOT)}/arctic.yaml"
     for command in (
@@ -133,9 +138,35 @@ def main() -> int:
         f"table explain {TABLE} --json",
         f"table files {TABLE} --wide",
         f"table scan {TABLE} --json --limit 3",
+        f"table show {KEYED}",
     ):
         console.print(f"  {prefix} {command}", soft_wrap=True)
     return 0
+
+
+def keyed() -> bool:
+    """A table with a primary key: one row per key, whatever was updated and deleted."""
+    say("A keyed table of orders", "changes go to a store of their own, divided by a tree over the key")
+    columns = ["--column", "id long", "--column", "region string", "--column", "amount long"]
+    arctic("table", "create", KEYED, *columns, "--key", "id", "--format", "name")
+    table = pyarctic.table(KEYED)
+    table.write(orders((1, "apac", 10), (2, "emea", 20), (3, "emea", 30), (4, "latam", 40)), mode="overwrite")
+    table.write(orders((2, "emea", 25), (5, "apac", 50)), mode="upsert")
+    table.write(pa.table({"id": [3]}), mode="delete")
+
+    say("What lies in its stores", "kind, tree node and transaction are told by the name of a file")
+    arctic("table", "files", KEYED)
+    arctic("table", "files", KEYED, "--store", "change")
+    arctic("table", "changes", KEYED)
+
+    say("And what is read", "base rows and changes together: the last word about a key counts")
+    arctic("table", "scan", KEYED, "--store", "base")
+    arctic("table", "scan", KEYED)
+    return same_rows(pyarctic.table(KEYED), {1: 10, 2: 25, 4: 40, 5: 50})
+
+
+def orders(*rows: tuple[int, str, int]) -> pa.Table:
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=ARROW_SCHEMA)
 
 
 @dataclass(frozen=True)

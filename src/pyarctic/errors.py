@@ -5,7 +5,7 @@
         ConfigError         the configuration is missing, unreadable or wrong
         NotFound            a catalog, table, snapshot or branch does not exist
         Unavailable         a catalog or store could not be reached; trying again may help
-        Unsupported         the table uses something this version cannot read
+        Unsupported         the table has or is something this version cannot handle
         Damaged             a file of the table is missing, truncated or contradicts the metadata
         Conflict            others kept committing first; the same change may be tried again
         Rejected            a change does not fit the table as it is now; it must be planned anew
@@ -75,7 +75,7 @@ class Unavailable(ArcticError):
 
 class Unsupported(ArcticError):
     code = "unsupported"
-    title = "This table uses something PyArctic cannot read"
+    title = "PyArctic cannot do this with such a table yet"
 
 
 class Damaged(ArcticError):

@@ -14,13 +14,18 @@ from tests.oracle.session import Oracle
 
 def arctic_table(oracle: Oracle, table: str) -> Table:
     """The oracle's table as PyArctic opens it, over the same SQLite file."""
+    share_catalog(oracle)
+    return pyarctic.table(f"{oracle.name}.{table}")
+
+
+def share_catalog(oracle: Oracle) -> None:
+    """Make the oracle's catalog known to PyArctic, under the same name."""
     properties = {
         "type": "sql",
         "uri": str(oracle.catalog.engine.url),
         "warehouse": oracle.catalog.properties["warehouse"],
     }
     pyarctic.catalog(oracle.name, **properties)
-    return pyarctic.table(f"{oracle.name}.{table}")
 
 
 def multiset(rows: pa.Table) -> Counter[str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pyarctic._version import __version__
-from pyarctic.cli import catalog, doctor, errors, optimize, scan, table
+from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, write
 from pyarctic.cli.output import Column, Frame, ReaderGone, emit
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_group, session
 from pyarctic.errors import UsageError
@@ -29,7 +29,14 @@ Catalogs come from --config FILE, $ARCTIC_CONFIG, ./arctic.yaml or ~/.config/arc
 """
 
 app = new_group(ROOT_HELP)
+table.group.command("create")(create.create)
+table.group.command("write")(write.write)
 table.group.command("scan")(scan.scan)
+table.group.command("changes")(scan.changes)
+table.group.command("set")(alter.set_properties)
+table.group.command("unset")(alter.unset_properties)
+table.group.command("evolve")(alter.evolve)
+table.group.command("drop")(create.drop)
 table.group.command("explain")(optimize.explain)
 table.group.command("optimize")(optimize.optimize)
 table.group.command("rollback")(optimize.rollback)

@@ -25,9 +25,26 @@ def sections(summary: Mapping[str, Any]) -> Iterator[Section]:
     yield Section(title="Schema", frame=Frame(columns=schema, rows=summary.get("schema") or []))
     refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
     yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
+    if summary.get("change_store"):
+        changes = [{"field": field, "value": value} for field, value in _change_facts(summary["change_store"])]
+        yield Section(title="Change store", frame=Frame(columns=pair, rows=changes), plain=True)
+    merged = [{"partition": path, "sequence": number} for path, number in (summary.get("merged_sequences") or {}).items()]
+    reached = (Column("partition", "Partition"), Column("sequence", "Up to sequence", "count"))
+    yield Section(title="Merged", frame=Frame(columns=reached, rows=merged))
     pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
     properties = (Column("key", "Key"), Column("value", "Value"))
     yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
+
+
+def _change_facts(store: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Table", store["name"]
+    yield "Location", store["location"]
+    yield "Snapshots", format_count(store["snapshots"])
+    for what in ("insert", "delete"):
+        files, records = store[f"{what}_files"], store[f"{what.removesuffix('e')}ed_records"]
+        yield f"{what.capitalize()} files", f"{format_count(files)} with {format_count(records)} records"
+    yield "Not merged yet", f"{format_count(store['unmerged_files'])} with {format_count(store['unmerged_records'])} records"
+    yield "Data", format_bytes(store["bytes"])
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,17 +13,19 @@ from pyarctic.cli.output import PEOPLE_LIMIT, emit_details
 from pyarctic.cli.reported import closing, reported, undone
 from pyarctic.cli.session import (
     AbsoluteOption,
+    DryRunOption,
     Format,
     FormatOption,
     JsonOption,
     LimitOption,
     TableArgument,
     WideOption,
+    YesOption,
     chosen,
+    confirm,
     note,
     working,
 )
-from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
     from pyarctic.optimizing import Explanation, Undone
@@ -52,7 +53,6 @@ KindOption = Annotated[
 PartitionsOption = Annotated[
     str | None, typer.Option("--where", metavar="EXPR", help="Only partitions that may hold rows for which this holds.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
 def explain(
@@ -143,7 +143,7 @@ def rollback(
         int | None, typer.Option("--to", metavar="SNAPSHOT", help="Back to this snapshot; without it, before the last run.")
     ] = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
@@ -162,9 +162,7 @@ def rollback(
         table = open_table(name)
         done = undo_runs(table, to, dry_run=True)
     if not dry_run:
-        if not yes and not _confirmed(done):
-            note("not confirmed: nothing was changed")
-            raise typer.Exit(BAD_ANSWER)
+        confirm(_told(done), yes=yes)
         with working(f"rolling {name} back"):
             # To the very snapshot that was shown, whatever has happened since.
             done = undo_runs(table.refresh(), done.to_snapshot_id)
@@ -189,10 +187,5 @@ def _show(found: Explanation, output_format: Format, *, limit: int | None, wide:
         note(f"{most} of {len(found.tasks):,} tasks; `arctic table explain --limit 0` shows all")
 
 
-def _confirmed(planned: Undone) -> bool:
-    """Whether somebody at a terminal typed yes."""
-    what = f"{planned.table} goes back from snapshot {planned.from_snapshot_id} to {planned.to_snapshot_id}"
-    if not sys.stdin.isatty():
-        raise UsageError(f"{what}, if that is confirmed", hint="add --yes to do it, or --dry-run to look first")
-    answer: str = typer.prompt(f"{what}. Type yes to do it", default="no", show_default=False, err=True)
-    return answer.strip().lower() == "yes"
+def _told(planned: Undone) -> str:
+    return f"{planned.table} goes back from snapshot {planned.from_snapshot_id} to {planned.to_snapshot_id}"

@@ -1,8 +1,10 @@
-"""`arctic table scan`: rows of a table, streamed batch by batch."""
+"""`arctic table scan` and `changes`: rows of a table, and what became of them, streamed batch by batch."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +30,24 @@ if TYPE_CHECKING:
     from pyarctic.tables.handle import RowScan
 
 
+CHANGE_FACTS = ("_change_action", "_transaction_id", "_file_offset")
+
+
+class ScanStore(enum.StrEnum):
+    """Which rows of a keyed table."""
+
+    MERGED = "merged"
+    BASE = "base"
+    CHANGE = "change"
+
+
 def scan(
     name: TableArgument,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only rows for which this holds.")] = None,
+    store: Annotated[
+        ScanStore, typer.Option("--store", help="Of a keyed table: one row per key, what is merged so far, or the changes.")
+    ] = ScanStore.MERGED,
     snapshot: SnapshotOption = None,
     ref: RefOption = None,
     as_of: Annotated[
@@ -55,7 +71,8 @@ def scan(
     names = None if columns is None else [part.strip() for part in columns.split(",") if part.strip()]
     when = None if as_of is None else parse_instant(as_of)
     with working(f"planning the scan of {name}"):
-        found = open_table(name).scan(columns=names, where=where, snapshot_id=snapshot, ref=ref, as_of=when)
+        table = open_table(name)
+        found = table.scan(columns=names, where=where, snapshot_id=snapshot, ref=ref, as_of=when, store=store.value)
     chosen_format = chosen(output_format, as_json)
     if count:
         with working(f"counting the rows of {name}"):
@@ -68,6 +85,36 @@ def scan(
         return
     frame = Frame(columns=_columns(found.schema), rows=_rows(found), noun="rows")
     emit(frame, output_format=chosen_format, wide=wide, absolute=True, limit=limit)
+
+
+def changes(
+    name: TableArgument,
+    since: Annotated[
+        int | None, typer.Option("--since", metavar="SNAPSHOT", help="Only those after this snapshot of the change store.")
+    ] = None,
+    limit: LimitOption = None,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+) -> None:
+    """Show the changes of a keyed table, oldest first.
+
+    \b
+    Example:
+      arctic table changes demo.shop.orders --limit 10
+
+    They are what was inserted and deleted since the change store was last cleaned. `table snapshots --store change`
+    lists what --since can name.
+    """
+    from pyarctic.tables import open_table
+
+    with working(f"reading {name}"):
+        found = open_table(name).changes(since=since)
+    told = {column.name: column for column in _columns(found.schema)}
+    # What happened comes first, for people who read from the left.
+    first = tuple(replace(told[fact], priority=0) for fact in CHANGE_FACTS)
+    frame = Frame(columns=(*first, *(told[n] for n in told if n not in CHANGE_FACTS)), rows=_rows(found), noun="changes")
+    emit(frame, output_format=chosen(output_format, as_json), wide=wide, absolute=True, limit=limit)
 
 
 def parse_instant(text: str) -> datetime:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from pyarctic.cli.errors import BAD_ANSWER
 from pyarctic.errors import UsageError
 
 
@@ -49,6 +50,20 @@ RefOption = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="As
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.database.table", show_default=False)]
 
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+class StoreName(enum.StrEnum):
+    """Which store of a keyed table."""
+
+    BASE = "base"
+    CHANGE = "change"
+
+
+StoreOption = Annotated[StoreName, typer.Option("--store", help="Of a keyed table: the merged rows, or the changes.")]
+
+
 def chosen(output_format: Format, as_json: bool) -> Format:
     """The format after `--json` had its say; another format beside it is refused rather than dropped."""
     if as_json and output_format not in (Format.TABLE, Format.JSON):
@@ -65,6 +80,18 @@ def note(text: str, *, style: str | None = None) -> None:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text(text, style=style or "dim"))
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Go on only if `--yes` was given or somebody at a terminal types yes. Nobody else is asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what}, if that is confirmed", hint="add --yes to do it, or --dry-run to look first")
+    answer: str = typer.prompt(f"{what}. Type yes to do it", default="no", show_default=False, err=True)
+    if answer.strip().lower() != "yes":
+        note("not confirmed: nothing was changed")
+        raise typer.Exit(BAD_ANSWER)
 
 
 def progress_wanted() -> bool:

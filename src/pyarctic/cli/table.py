@@ -20,6 +20,8 @@ from pyarctic.cli.session import (
     LimitOption,
     RefOption,
     SnapshotOption,
+    StoreName,
+    StoreOption,
     TableArgument,
     WideOption,
     chosen,
@@ -30,7 +32,7 @@ from pyarctic.cli.session import (
 from pyarctic.errors import UsageError
 from pyarctic.units import format_bytes
 
-group = new_group("Tables: list them and look inside.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'")
+group = new_group("Tables: make them, write and read them, look inside.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'")
 
 
 class _DataFrame(Protocol):
@@ -54,6 +56,9 @@ class Content(enum.StrEnum):
 
 FILE_COLUMNS = (
     Column("content", "Content", priority=3),
+    Column("kind", "Kind", priority=2),
+    Column("node_id", "Node", "count", priority=2),
+    Column("transaction_id", "Transaction", "count", priority=3),
     Column("partition", "Partition", priority=2),
     Column("record_count", "Records", "count", priority=2),
     Column("file_size_bytes", "Size", "bytes"),
@@ -153,6 +158,7 @@ def show(
 def files(
     name: TableArgument,
     content: Annotated[Content | None, typer.Option("--content", help="Only files of this content.")] = None,
+    store: StoreOption = StoreName.BASE,
     snapshot: SnapshotOption = None,
     ref: RefOption = None,
     limit: LimitOption = None,
@@ -166,13 +172,15 @@ def files(
     Example:
       arctic table files demo.shop.orders --content data
     """
-    from pyarctic.tables import open_table
+    from pyarctic.tables import KeyedTable, open_table
 
     at_most_one(snapshot=snapshot, ref=ref)
     with working(f"listing the files of {name}"):
         table = open_table(name)
-        frame = table.files(snapshot_id=snapshot, ref=ref, content=content.value if content else None)
-    folder = table.location.rstrip("/") + "/"
+        kind = content.value if content else None
+        frame = table.files(snapshot_id=snapshot, ref=ref, content=kind, store=store.value)
+    location = table.change_store.location if isinstance(table, KeyedTable) and store == "change" else table.location
+    folder = location.rstrip("/") + "/"
     columns = [replace(column, prefix=folder) if column.name == "file_path" else column for column in FILE_COLUMNS]
     noun = "files" if content is None else f"{content.value} files"
     remark = f"{format_bytes(int(frame['file_size_bytes'].sum() or 0))} under {folder}"
@@ -216,6 +224,7 @@ def partitions(
 @group.command("snapshots")
 def snapshots(
     name: TableArgument,
+    store: StoreOption = StoreName.BASE,
     limit: LimitOption = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
@@ -231,7 +240,7 @@ def snapshots(
     from pyarctic.tables import open_table
 
     with working(f"reading {name}"):
-        frame = open_table(name).snapshots().reverse()
+        frame = open_table(name).snapshots(store=store.value).reverse()
     emit(
         _listed(frame, SNAPSHOT_COLUMNS, "snapshots"),
         output_format=chosen(output_format, as_json),

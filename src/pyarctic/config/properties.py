@@ -254,6 +254,14 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
 _PREFIXES = ("self-optimizing.", "compact.major.", "optimize.")
 
 
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Refuse values that are not valid."""
+    for entry in TABLE_PROPERTIES:
+        for name in (entry.name, *entry.aliases):
+            if name in properties:
+                entry.of({name: properties[name]})
+
+
 def unknown_properties(properties: Mapping[str, str]) -> dict[str, str | None]:
     """Properties that look like ours and are not: name → the nearest one there is. A misspelt name does nothing,
     silently."""

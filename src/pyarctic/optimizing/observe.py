@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pyarctic.errors import about
+from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
 from pyarctic.optimizing.settings import Settings
 from pyarctic.tables import Table
+
+
+def check_kind(table: Table) -> None:
+    """Refuse tables that this room would spoil: their files must stay in their nodes, and changes in their order."""
+    if table.kind == "keyed" or table.store == "change":
+        raise Unsupported(
+            "keyed tables are not optimized yet" if table.kind == "keyed" else "this is the change store of a keyed table",
+            hint="Nothing was changed. Native and unkeyed tables can be optimized.",
+            table=table.name,
+        )
 
 
 def observe(table: Table, now: datetime | None = None) -> Observation | None:

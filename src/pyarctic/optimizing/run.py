@@ -23,7 +23,7 @@ from pyarctic.optimizing.commits import Committer, Done, Ledger
 from pyarctic.optimizing.engines import Engine
 from pyarctic.optimizing.evaluate import Evaluation
 from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_explain
-from pyarctic.optimizing.observe import evaluate_table
+from pyarctic.optimizing.observe import check_kind, evaluate_table
 from pyarctic.optimizing.plan import Plan, make_plan
 from pyarctic.optimizing.report import Amounts, Health, Report
 from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, trimmed
@@ -72,6 +72,7 @@ class Options:
 
 def plan_table(table: Table, options: Options, first_task: int = 0) -> Plan | None:
     """What a run would do now; None for a table without data."""
+    check_kind(table)
     evaluation = evaluate_table(table)
     if evaluation is None:
         return None

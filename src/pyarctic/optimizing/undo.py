@@ -10,6 +10,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyarctic.errors import NotFound, Rejected, about
 from pyarctic.iceberg import snapshot_by_id
 from pyarctic.optimizing.history import PROCESS, is_ours
+from pyarctic.optimizing.observe import check_kind
 from pyarctic.tables import Table
 
 
@@ -37,6 +38,7 @@ class Undone:
 
 def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> Undone:
     """Take back the last run, or all runs since snapshot `to`. Refuses if anything else would be lost."""
+    check_kind(table)
     with about(table=table.name):
         metadata = table.view.metadata
         lineage = list(ancestors_of(metadata.current_snapshot(), metadata))

@@ -4,9 +4,23 @@ Knows which store of a table answers a question. Keyed tables have two, for chan
 Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tables have one, the table itself.
 """
 
+from pyarctic.tables.columns import schema_of
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.handle import Table, list_tables
+from pyarctic.tables.inputfiles import InputFile, input_file, schema_like
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.opening import create_table, drop_table, open_table
 
-__all__ = ["KeyedTable", "Table", "TableAdvice", "create_table", "drop_table", "list_tables", "open_table"]
+__all__ = [
+    "InputFile",
+    "KeyedTable",
+    "Table",
+    "TableAdvice",
+    "create_table",
+    "drop_table",
+    "input_file",
+    "list_tables",
+    "open_table",
+    "schema_like",
+    "schema_of",
+]

@@ -7,29 +7,33 @@ began, and none that comes later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import residual_evaluator_of
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, BoundIsNull, BoundPredicate, Or
+from pyiceberg.expressions.visitors import residual_evaluator_of, rewrite_not
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
-from pyarctic.errors import UsageError
+from pyarctic.errors import Unsupported, UsageError
 from pyarctic.iceberg import FileList, PartitionDecoder, TableView, conditions
 from pyarctic.iceberg.datafiles import read_pieces
 from pyarctic.iceberg.deletefiles import KeyColumns
 from pyarctic.iceberg.keyindex import hash_rows
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.transforms import partition_values
 from pyarctic.iceberg.vectors import Positions
 from pyarctic.iceberg.writing import NewFile, write_position_deletes
 from pyarctic.tables import layout
 from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.rows import batches_of, check_keys, fitted
-from pyarctic.tables.storefiles import StoreFileNames, StoreTarget, with_store_facts
+from pyarctic.tables.storefiles import Place, StoreFileNames, StorePaths, StoreTarget, with_store_facts
 
 Replace = Literal["table", "partitions"]
 
@@ -41,21 +45,24 @@ class Scope:
     replace: Replace = "table"
     condition: BooleanExpression | None = None
 
-    def partitions(self, metadata: TableMetadata, files: pl.DataFrame, new: set[str]) -> set[tuple[int, str]]:
-        """The partitions (spec and key) among those of the files that are replaced. `new`: paths of those that get rows."""
-        decoder = PartitionDecoder(metadata)
+    def partitions(self, metadata: TableMetadata, files: pl.DataFrame, new: Set[Place]) -> set[tuple[int, str]]:
+        """The partitions (spec and key) among those of the files that are replaced. `new`: those that get rows."""
+        paths = StorePaths(metadata)
         known = [(spec_id, key) for spec_id, key in files.select("spec_id", "partition").unique().iter_rows()]
         if self.condition is not None:
-            return {place for place in known if self.selects(metadata, place[0], decoder.values(*place))}
+            return {place for place in known if self.selects(metadata, place[0], paths.values(*place))}
         if self.replace == "table":
             return set(known)
-        return {place for place in known if decoder.path(*place) in new}
+        return {place for place in known if paths.place_of(place[0], paths.values(*place)) in new}
 
     def selects(self, metadata: TableMetadata, spec_id: int, values: tuple[Any, ...]) -> bool:
         """Whether the condition selects a partition; it must take all of it or nothing."""
         assert self.condition is not None  # noqa: S101
         spec = metadata.specs()[spec_id]
-        evaluator = residual_evaluator_of(spec, self.condition, case_sensitive=True, schema=metadata.schema())
+        told = zip(spec.fields, values, strict=True)
+        nulls = {f.source_id for f, value in told if value is None and not isinstance(f.transform, VoidTransform)}
+        condition = _where_null(rewrite_not(self.condition), nulls)
+        evaluator = residual_evaluator_of(spec, condition, case_sensitive=True, schema=metadata.schema())
         residual = evaluator.residual_for(Record(*values))
         if isinstance(residual, AlwaysTrue | AlwaysFalse):
             return isinstance(residual, AlwaysTrue)
@@ -66,12 +73,25 @@ class Scope:
         )
 
 
+def _where_null(condition: BooleanExpression, columns: Set[int]) -> BooleanExpression:
+    """What is left of a condition without NOT where some columns are null: of null all but `is null` is not true. (PyIceberg
+    fails to compare null with numbers, and finds it different from any.)"""
+    match condition:
+        case And():
+            return And(_where_null(condition.left, columns), _where_null(condition.right, columns))
+        case Or():
+            return Or(_where_null(condition.left, columns), _where_null(condition.right, columns))
+        case BoundPredicate() if condition.term.ref().field.field_id in columns:
+            return AlwaysTrue() if isinstance(condition, BoundIsNull) else AlwaysFalse()
+    return condition
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Files that were written for Base, and the partitions they belong to."""
 
     files: tuple[NewFile, ...]
-    partitions: frozenset[str]
+    partitions: frozenset[Place]
 
 
 def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExpression | None) -> Scope:
@@ -100,8 +120,27 @@ def write_load(view: TableView, data: Any, scope: Scope, transaction_id: int) ->
             if scope.condition is not None:
                 _refuse_outside(metadata, scope, places.tuples)
             out.write(rows, places, {"B": None})
-    files = [*out.files, *(twins.deletes(out.files, transaction_id) if twins is not None else ())]
+    files = [*out.files]
+    try:
+        if twins is not None:
+            files.extend(twins.deletes(out.files, transaction_id))
+    except BaseException:
+        remove_quietly(view.io, [file.path for file in files])
+        raise
     return Load(files=tuple(files), partitions=frozenset(out.partitions))
+
+
+def checked_start(view: TableView, data: Any, scope: Scope) -> Iterator[pa.RecordBatch]:
+    """The batches of some data, of which the first was looked at: it fits the table and the scope."""
+    metadata = view.metadata
+    batches = batches_of(data)
+    first = list(itertools.islice(batches, 1))
+    for batch in first:
+        rows = fitted(batch, metadata.schema())
+        check_keys(rows, layout.key_names(metadata))
+        if scope.condition is not None:
+            _refuse_outside(metadata, scope, partition_values(metadata.spec(), metadata.schema(), rows)[1])
+    return itertools.chain(first, batches)
 
 
 def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[Any, ...]]) -> None:
@@ -118,7 +157,7 @@ def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[An
 def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, load: Load) -> pl.DataFrame:
     """The files of Base that go: of the replaced partitions, data and deletes."""
     frame = files.frame()
-    places = scope.partitions(metadata, frame, set(load.partitions))
+    places = scope.partitions(metadata, frame, load.partitions)
     chosen = pl.DataFrame(sorted(places), schema={"spec_id": pl.Int32, "partition": pl.String}, orient="row")
     return frame.join(chosen, on=["spec_id", "partition"], how="semi", maintain_order="left")
 
@@ -128,11 +167,19 @@ def merged_by(
 ) -> dict[str, int]:
     """Partition path → merged sequence after the overwrite, of all partitions it replaces: also those that had nothing but
     changes."""
-    decoder = PartitionDecoder(metadata)
-    places = scope.partitions(metadata, changes, set(load.partitions))
+    paths = StorePaths(metadata)
+    places = scope.partitions(metadata, changes, load.partitions)
     places |= {(spec_id, key) for spec_id, key in removed.select("spec_id", "partition").unique().iter_rows()}
-    paths = {decoder.path(*place) for place in places} | load.partitions
-    return dict.fromkeys(sorted(paths), transaction_id)
+    found = {paths.place_of(spec_id, paths.values(spec_id, key)) for spec_id, key in places} | load.partitions
+    merged = dict.fromkeys(sorted({path for path, _ in found}), transaction_id)
+    for spec_id, key in changes.select("spec_id", "partition").unique().iter_rows():
+        place = paths.place_of(spec_id, paths.values(spec_id, key))
+        if place[0] in merged and place not in found:
+            raise Unsupported(
+                f"partition {place[0]!r} stands for null and for the text 'null', and only one of them is replaced",
+                hint="The format cannot tell what was merged into which. Overwrite both.",
+            )
+    return merged
 
 
 class _Twins:

@@ -24,6 +24,7 @@ from pyarctic.tables.changefiles import (
 )
 
 _EMIT_ROWS = 128 << 10
+_WRITER = "\0writer"
 
 
 class ChangeLog:
@@ -46,7 +47,8 @@ class ChangeLog:
         for _, files in self._files.sort("transaction_id", maintain_order=True).group_by(
             "transaction_id", maintain_order=True
         ):
-            streams = [_Stream(self._rows(row)) for row in files.iter_rows(named=True)]
+            writers = files["writer"].unique(maintain_order=True).to_list()
+            streams = [_Stream(self._rows(row, writers.index(row["writer"]))) for row in files.iter_rows(named=True)]
             yield from self._with_updates(_in_order(streams))
 
     def to_arrow(self) -> pa.Table:
@@ -56,14 +58,14 @@ class ChangeLog:
     def count(self) -> int:
         return int(self._files["record_count"].sum())
 
-    def _rows(self, row: dict[str, object]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, row: dict[str, object], writer: int) -> Iterator[pa.RecordBatch]:
         file = ChangeFile(self._reading, row)
         for piece in file.pieces(self._fields):
             batch = file.projected(piece, self._fields)
             offsets = batch.column(FILE_OFFSET.name)
             if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
                 batch = batch.take(pc.sort_indices(batch, [(FILE_OFFSET.name, "ascending")]))
-            yield batch
+            yield batch.append_column(_WRITER, pa.array(np.full(batch.num_rows, writer, np.int32)))
 
     def _with_updates(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Name the pairs of deleted and inserted rows with one offset and one key what they are."""
@@ -135,8 +137,10 @@ def _in_order(streams: list[_Stream]) -> Iterator[pa.RecordBatch]:
         upto = min(stream.reach for stream in streams)
         parts = [part for stream in streams for part in stream.taken(upto)]
         together = _joined(parts)
-        # DELETE sorts before INSERT: the before-image comes first.
-        order = pc.sort_indices(together, [(FILE_OFFSET.name, "ascending"), (CHANGE_ACTION.name, "ascending")])
+        # Writers count for themselves. DELETE sorts before INSERT: the before-image comes first.
+        names = (FILE_OFFSET.name, _WRITER, CHANGE_ACTION.name)
+        order = pc.sort_indices(together, [(name, "ascending") for name in names])
+        together = together.select([name for name in together.schema.names if name != _WRITER])
         for start in range(0, len(order), _EMIT_ROWS):
             yield together.take(order.slice(start, _EMIT_ROWS))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
@@ -19,6 +19,7 @@ from pyiceberg.types import NestedField
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, Rejected, UsageError, about
 from pyarctic.iceberg import reaching
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.tables import layout
 from pyarctic.tables.changefiles import CHANGE_COLUMNS
 from pyarctic.tables.keyhash import check_key_type
@@ -55,6 +56,8 @@ def create_stores(
                     f"a table {'.'.join(change)} exists already, where the changes of {name} would go",
                     hint="Drop it, or choose another name.",
                 )
+            if catalog.table_exists(name.identifier):  # some catalogs notice it after they wrote the new metadata
+                raise _exists(name.identifier)
             told = layout.store_properties("base", properties, primary_key, change)
             base = _create(catalog, name.identifier, fresh, spec, told)
             if change is not None:
@@ -62,19 +65,38 @@ def create_stores(
                     told = layout.store_properties("change", properties, primary_key, change)
                     _create(catalog, change, fresh, spec, told)
                 except BaseException:
-                    catalog.drop_table(base.name())
+                    _undo(catalog, base)
                     raise
+
+
+def _undo(catalog: Catalog, base: IcebergTable) -> None:
+    """Forget a table that was made just now, with its metadata; what went wrong is told already."""
+    catalog.drop_table(base.name())
+    remove_quietly(base.io, [base.metadata_location])
 
 
 def drop_stores(catalog: Catalog, base: IcebergTable, *, purge: bool) -> None:
     """Drop the stores of a table; `purge` removes their files as well."""
-    drop = catalog.purge_table if purge else catalog.drop_table
+    drop = _purge if purge else _drop
     change = base.metadata.properties.get(layout.CHANGE_STORE)
-    drop(base.name())
+    drop(catalog, base)
     if change is not None and layout.kind_of(base.metadata.properties) == "keyed":
         identifier = layout.change_store_identifier(base.metadata.properties)
         if catalog.table_exists(identifier):
-            drop(identifier)
+            drop(catalog, catalog.load_table(identifier))
+
+
+def _drop(catalog: Catalog, store: IcebergTable) -> None:
+    catalog.drop_table(store.name())
+
+
+def _purge(catalog: Catalog, store: IcebergTable) -> None:
+    if not isinstance(catalog, MetastoreCatalog):  # the service does it
+        catalog.purge_table(store.name())
+        return
+    # PyIceberg leaves this out for Hive, where it works as everywhere else, and statistics everywhere.
+    MetastoreCatalog.purge_table(catalog, store.name())
+    remove_quietly(store.io, [file.statistics_path for file in store.metadata.statistics])
 
 
 def _fresh(schema: pa.Schema | Schema) -> Schema:
@@ -173,8 +195,12 @@ def _create(
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError as cause:
-        raise Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.") from cause
+        raise _exists(identifier) from cause
     except ArcticError:
         raise
     except ValueError as cause:
         raise UsageError(str(cause)) from cause
+
+
+def _exists(identifier: tuple[str, ...]) -> Rejected:
+    return Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.")

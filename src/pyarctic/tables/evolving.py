@@ -17,6 +17,7 @@ from pyiceberg.table.update import (
     AssertLastAssignedFieldId,
     AssertTableUUID,
     SetCurrentSchemaUpdate,
+    TableUpdate,
 )
 from pyiceberg.types import IcebergType, NestedField
 
@@ -107,17 +108,19 @@ def catch_up(base: TableMetadata, change: IcebergTable) -> None:
             "the schemas of base and change store have nothing to do with each other",
             hint="Somebody changed one of them directly. Bring the change store to the schema of the base store.",
         )
-    updates = (
-        AddSchemaUpdate.model_validate({"schema": base.schema(), "last-column-id": base.last_column_id}),
-        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
-    )
+    former = next((schema.schema_id for schema in known.schemas if are_equal(base.schema(), schema)), None)
+    updates: list[TableUpdate] = []
+    if former is None:
+        fresh = base.schema().model_copy(update={"schema_id": max(schema.schema_id for schema in known.schemas) + 1})
+        updates.append(AddSchemaUpdate.model_validate({"schema": fresh, "last-column-id": base.last_column_id}))
+    updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": -1 if former is None else former}))
     requirements: tuple[Any, ...] = (
         AssertTableUUID(uuid=known.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": known.current_schema_id}),
         AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": known.last_column_id}),
     )
     try:
-        change.metadata = change.catalog.commit_table(change, requirements, updates).metadata
+        change.metadata = change.catalog.commit_table(change, requirements, tuple(updates)).metadata
     except CommitFailedException:  # somebody else did it
         change.metadata = change.catalog.load_table(change.name()).metadata
         if not are_equal(base.schema(), change.metadata.schema()):

@@ -12,12 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import PartitionDecoder, TableView
+from pyarctic.iceberg import TableView
 from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import DataFileWriter, FileNames, NewFile, Rolling, Target
+from pyarctic.iceberg.writing import DataFileWriter, FileNames, NewFile, Rolling, Target, file_schema
+from pyarctic.iceberg.writing.parquet import worthy_dictionaries
+from pyarctic.iceberg.writing.properties import positive_property
 from pyarctic.tables import layout
 from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.storefiles import FileKind, StoreFileNames, StoreTarget
+from pyarctic.tables.storefiles import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
 from pyarctic.tables.tree import ROOT, node_ids
 
 Order = npt.NDArray[np.int64]
@@ -41,19 +43,20 @@ class Fanout:
         """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table."""
         metadata = view.metadata
         self.files: list[NewFile] = []
-        self.partitions: dict[str, tuple[Any, ...]] = {}
-        """Partitions that got rows, by their path."""
+        self.partitions: set[Place] = set()
+        """Partitions that got rows."""
         self._view = view
         self._mask = mask
         self._transaction_id = transaction_id
         self._extra = tuple(extra_fields)
         self._names, self._plain_names = StoreFileNames(), FileNames()
-        self._decoder = PartitionDecoder(metadata)
+        self._paths = StorePaths(metadata)
         self._spec = metadata.spec()
         self._schema = metadata.schema()
         self._keys = [self._schema.find_field(name) for name in layout.key_names(metadata)]
-        self._rolling = Rolling(target_bytes=int(metadata.properties.get(_TARGET, _TARGET_BYTES)))
-        self._writers: dict[tuple[str, int, FileKind], DataFileWriter] = {}
+        self._rolling = Rolling(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
+        self._writers: dict[tuple[Place, int, FileKind], DataFileWriter] = {}
+        self._dictionaries: list[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +77,8 @@ class Fanout:
             writer.abort()
 
     @property
-    def writers(self) -> dict[tuple[str, int, FileKind], DataFileWriter]:
-        """By partition path, node and kind."""
+    def writers(self) -> dict[tuple[Place, int, FileKind], DataFileWriter]:
+        """By partition, node and kind."""
         return self._writers
 
     def places(self, rows: pa.RecordBatch) -> Places:
@@ -91,6 +94,9 @@ class Fanout:
     def write(self, rows: pa.RecordBatch, places: Places, kinds: Mapping[FileKind, pa.Array | None]) -> None:
         """Append rows, each to the file of its place; within a place they keep their order. They go to a file of every kind
         that is named, each with its own values of the extra column."""
+        if self._dictionaries is None and rows.num_rows:
+            # The extra column counts: hardly a value comes twice.
+            self._dictionaries = worthy_dictionaries(file_schema(self._schema.fields), rows)
         order, runs = places.runs()
         if order is not None:
             rows = rows.take(order)
@@ -106,12 +112,14 @@ class Fanout:
                 writer.flush()
 
     def _writer(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> DataFileWriter:
-        path = self._decoder.path_of(self._spec.spec_id, partition)
-        key = (path, node, kind)
+        place = self._paths.place_of(self._spec.spec_id, partition)
+        key = (place, node, kind)
         if key not in self._writers:
-            self.partitions[path] = partition
+            self.partitions.add(place)
             target = self._target(partition, node, kind)
-            self._writers[key] = DataFileWriter(target, extra_fields=self._extra, rolling=self._rolling)
+            self._writers[key] = DataFileWriter(
+                target, extra_fields=self._extra, rolling=self._rolling, dictionaries=self._dictionaries
+            )
         return self._writers[key]
 
     def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:

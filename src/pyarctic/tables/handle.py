@@ -20,6 +20,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnap
 from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
+from pyarctic.config.properties import check_properties
 from pyarctic.errors import Conflict, NotFound, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
@@ -71,10 +72,12 @@ class RowScan(Protocol):
 def list_tables(pattern: str | None = None) -> list[str]:
     """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
     names = []
+    endings = {layout.SERVICE_CHANGE_STORE}
     for catalog_name in catalog_names():
         if pattern and not _may_hold(catalog_name, pattern):
             continue
         catalog = open_catalog(catalog_name)
+        endings.add(layout.change_store_name("", catalog.properties))
         with reaching(catalog_name):
             pending = list(catalog.list_namespaces())
             while pending:
@@ -83,7 +86,7 @@ def list_tables(pattern: str | None = None) -> list[str]:
                 pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
     # A change store goes with the table beside it.
     known = set(names)
-    shown = [name for name in names if not any(name == f"{other}_change_" for other in known)]
+    shown = [name for name in names if not any(name.removesuffix(end) in known for end in endings if name.endswith(end))]
     return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
 
 
@@ -183,9 +186,17 @@ class Table:
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
             )
 
-    def files(self, snapshot_id: int | None = None, ref: str | None = None, content: str | None = None) -> pl.DataFrame:
+    def files(
+        self,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        content: str | None = None,
+        *,
+        store: Store = "base",
+    ) -> pl.DataFrame:
         """The live files, data and deletes. `content`: "data", "position-deletes", "equality-deletes" or
         "deletion-vector"."""
+        self._refuse_other_store(store)
         if content is not None and content not in CONTENT_KINDS:
             raise UsageError(f"unknown kind of content: {content}", hint=f"One of: {', '.join(CONTENT_KINDS)}.")
         frame = self._listed(snapshot_id, ref)
@@ -217,9 +228,20 @@ class Table:
         )
         return self._with_partition_paths(grouped).sort("spec_id", "partition")
 
-    def snapshots(self) -> pl.DataFrame:
+    def snapshots(self, *, store: Store = "base") -> pl.DataFrame:
         """The snapshots there are, oldest first, with the branches and tags that point at them."""
+        self._refuse_other_store(store)
         return snapshot_frame(self._loaded.metadata)
+
+    def changes(self, since: int | None = None) -> RowScan:  # noqa: ARG002  # a keyed table's
+        """Changes in order: those of keyed tables, no other table keeps them."""
+        raise UsageError("a table without a primary key keeps no changes", hint="Its snapshots tell.", table=self.name)
+
+    def _refuse_other_store(self, store: str) -> None:
+        if store != "base":
+            raise UsageError(
+                f"a table without a primary key has no store {store!r}", hint="Leave store out.", table=self.name
+            )
 
     def commit(self, change: Change | ManifestRewrite) -> Committed:
         """Apply a change in one atomic step; afterwards this is the table with it.
@@ -291,6 +313,7 @@ class Table:
         """Set table properties."""
         with about(table=self.name):
             told = {str(name): str(value) for name, value in properties.items()}
+            check_properties(told)
             if self.kind != "native":
                 layout.check_user_properties(told)
             self._change_properties(set_=told)
@@ -303,6 +326,8 @@ class Table:
             self._change_properties(unset=names)
 
     def _change_properties(self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()) -> None:
+        if unset:  # somebody else may have set them
+            self.refresh()
         known = [name for name in unset if name in self.properties]
         if set_ or known:
             change = Change(start=self.view.snapshot_id, set_properties=set_ or {}, remove_properties=tuple(known))

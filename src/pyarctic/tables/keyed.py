@@ -15,7 +15,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
-from pyarctic.errors import Conflict, NotFound, Rejected, UsageError, about
+from pyarctic.errors import Conflict, Damaged, NotFound, Rejected, Unsupported, UsageError, about
 from pyarctic.iceberg import PartitionDecoder, match_deletes, reaching, snapshot_by_id
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
@@ -24,11 +24,11 @@ from pyarctic.iceberg.reading import Reading
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.writing import NewFile
 from pyarctic.tables import layout
-from pyarctic.tables.baseload import Load, Scope, checked_scope, merged_by, replaced_files, write_load
+from pyarctic.tables.baseload import Load, Scope, checked_scope, checked_start, merged_by, replaced_files, write_load
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.changescan import ChangeScan
 from pyarctic.tables.changewriter import ChangeMode, write_changes
-from pyarctic.tables.evolving import Evolution, catch_up
+from pyarctic.tables.evolving import Evolution, are_equal, catch_up
 from pyarctic.tables.handle import RowScan, Table
 from pyarctic.tables.layout import Kind
 from pyarctic.tables.mergedplan import unmerged
@@ -36,7 +36,7 @@ from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.storefiles import StorePaths, with_store_facts
 
 STORES = ("merged", "base", "change")
 _TRANSACTION_BEGUN = "tx.begin.signature"
@@ -86,6 +86,7 @@ class KeyedTable(Table):
         with about(table=self.name):
             if store == "base":
                 return super().scan(columns, where, snapshot_id, ref, as_of)
+            layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
             snapshot, _ = self.change_store._at(snapshot_id, None, as_of)
@@ -94,7 +95,8 @@ class KeyedTable(Table):
                 return ChangeScan(change, schema=self.schema, columns=columns, where=where)
             is_past = snapshot_id is not None or as_of is not None
             base = self._base_not_beyond(snapshot) if is_past else self._loaded.metadata.current_snapshot()
-            schema = self._schema_of(base) if is_past and base is not None else self.schema
+            # Base may not have changed since older schemas: the changes tell which one was in force.
+            schema = self.change_store._schema_of(snapshot) if is_past and snapshot is not None else self.schema
             state = StoreState(view=self.view, snapshot=base, files=self._file_list(base))
             return MergedScan(state, change, schema=schema, columns=columns, where=where, memory_bytes=memory_bytes)
 
@@ -131,7 +133,10 @@ class KeyedTable(Table):
         """The live files of a store, with what their names tell: `node_id`, `kind`, `transaction_id`."""
         if store not in ("base", "change"):
             raise UsageError(f"files are in one store: {store!r}", hint="One of: base, change.")
-        frame = super().files(snapshot_id, ref, content) if store == "base" else self.change_store.files(snapshot_id, ref)
+        if store == "base":
+            frame = super().files(snapshot_id, ref, content)
+        else:
+            frame = self.change_store.files(snapshot_id, ref, content)
         return with_store_facts(frame, store).drop("writer")
 
     def snapshots(self, *, store: Literal["base", "change"] = "base") -> pl.DataFrame:
@@ -175,6 +180,7 @@ class KeyedTable(Table):
         (`replace="partitions"`), or the partitions that `where` selects. `across_partitions` deletes rows of the same keys
         in other partitions as well, for upsert and delete."""
         with about(table=self.name):
+            layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if mode == "overwrite":
                 if across_partitions:
                     raise UsageError("across_partitions is for upsert and delete")
@@ -185,6 +191,8 @@ class KeyedTable(Table):
                 raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, upsert, delete, cdc, overwrite.")
             if across_partitions and mode not in ("upsert", "delete"):
                 raise UsageError("across_partitions is for upsert and delete")
+            if across_partitions:  # rows that others have moved since must be found where they are
+                self.refresh()
             self._catch_up()
             return self._write_changes(data, mode, across_partitions)  # type: ignore[arg-type]
 
@@ -227,8 +235,19 @@ class KeyedTable(Table):
 
     def _overwrite(self, data: Any, scope: Scope) -> int | None:
         self._catch_up()
+        for files in (self.file_list, self.change_store.file_list):
+            scope.partitions(self._loaded.metadata, files.frame(), frozenset())
+        # What is wrong from the first row on is refused before anything is begun.
+        batches = checked_start(self.view, data, scope)
         transaction_id = self._begin()
-        load = write_load(self.view, data, scope, transaction_id)
+        load = write_load(self.view, batches, scope, transaction_id)
+        try:
+            return self._commit_load(scope, load, transaction_id)
+        except (Conflict, Rejected, UsageError, Unsupported, Damaged):  # all of them are raised before a commit
+            remove_quietly(self._loaded.io, [file.path for file in load.files])
+            raise
+
+    def _commit_load(self, scope: Scope, load: Load, transaction_id: int) -> int | None:
         for _ in range(_LOAD_ATTEMPTS):
             change = self._replacing(scope, load, transaction_id)
             if change is None:
@@ -237,10 +256,8 @@ class KeyedTable(Table):
                 return self._committed_load(change)
             except Rejected as refusal:
                 if refusal.facts.get("reason") != "moved":
-                    remove_quietly(self._loaded.io, [file.path for file in load.files])
                     raise
             self.refresh()
-        remove_quietly(self._loaded.io, [file.path for file in load.files])
         raise Conflict(
             f"{_LOAD_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
         )
@@ -284,7 +301,7 @@ class KeyedTable(Table):
 
     def set(self, properties: Mapping[str, str]) -> None:
         super().set(properties)
-        self.change_store._change_properties(set_=properties)
+        self.change_store._change_properties(set_={str(name): str(value) for name, value in properties.items()})
 
     def unset(self, *names: str) -> None:
         super().unset(*names)
@@ -292,6 +309,8 @@ class KeyedTable(Table):
 
     def _catch_up(self) -> None:
         with reaching(self._name.catalog, self.name):
+            if not are_equal(self.schema, self.change_store.schema):  # maybe somebody else changed it, on both stores
+                self.refresh()
             catch_up(self._loaded.metadata, self.change_store._loaded)
 
     def summary(self) -> dict[str, Any]:
@@ -318,5 +337,5 @@ class KeyedTable(Table):
         }
 
     def _pending(self) -> pl.DataFrame:
-        decoder = PartitionDecoder(self.change_store.view.metadata)
-        return unmerged(self.change_store.file_list.frame(), decoder, self.merged_sequences())
+        paths = StorePaths(self.change_store.view.metadata)
+        return unmerged(self.change_store.file_list.frame(), paths, self.merged_sequences())

@@ -33,7 +33,10 @@ OFFSET_BITS = 41
 _MOST_OFFSET = (1 << (OFFSET_BITS - 1)) - 1
 _SPILL_SHARE = 4
 """Words take this part of the memory before they are spilled: an index takes twice as much while it is made."""
-_MARK, _FILE, _POSITION = "\0mark", "\0file", "\0position"
+_MOST_BUCKETS = 256
+"""Each keeps two files open."""
+_MARK, _FILE, _POSITION = "mark", "file", "position"
+"""Beside key columns, which are named `key_0`, `key_1` …"""
 
 
 def change_marks(rank: int, offsets: Marks, *, inserts: bool) -> Marks:
@@ -58,7 +61,7 @@ class LastWords:
         frames: list[pl.DataFrame] = []
         marks: list[Marks] = []
         null_mark = -1
-        if check_ties:
+        if check_ties and parts:
             _refuse_ties(parts)
         while parts:
             keys, own = parts.pop()
@@ -100,7 +103,7 @@ class Words:
 
     def __init__(self, memory_bytes: int, expected_rows: int, *, check_ties: bool = False) -> None:
         """`expected_rows`: how many words there will be."""
-        self._memory = memory_bytes // _SPILL_SHARE
+        self._memory = max(memory_bytes // _SPILL_SHARE, 1)
         self._expected = expected_rows
         self._check_ties = check_ties
         self._parts: list[tuple[pl.DataFrame, Marks]] = []
@@ -140,7 +143,7 @@ class Words:
     def _spill(self) -> None:
         expected = max(self._expected, self._rows) * self._bytes / self._rows
         # Keys do not divide evenly, and the next ones may be longer.
-        count = 1 << int(np.ceil(np.log2(max(2 * expected / self._memory, 2))))
+        count = min(1 << int(np.ceil(np.log2(max(2 * expected / self._memory, 2)))), _MOST_BUCKETS)
         self._folder = Path(tempfile.mkdtemp(dir=spill_dir(), prefix="arctic-words-"))
         self._said = _Buckets(self._folder, "said", count)
         self._asked = _Buckets(self._folder, "asked", count)

@@ -12,7 +12,7 @@ from typing import Literal
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.errors import Damaged, UsageError
+from pyarctic.errors import Damaged, Unsupported, UsageError
 from pyarctic.tables.storefiles import Store
 from pyarctic.tables.tree import bucket_mask
 
@@ -28,6 +28,8 @@ CREATED = "table.create-timestamp"
 BASE_BUCKETS = "base.file-index.hash-bucket"
 CHANGE_BUCKETS = "change.file-index.hash-bucket"
 DEFAULT_BUCKETS = 4
+SERVICE_CHANGE_STORE = "@change"
+"""How the names of change stores end in the catalog of the format's own management service."""
 
 _RESERVED = {
     FORMAT,
@@ -80,6 +82,21 @@ def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
     """The field ids of the primary key, in the same order."""
     schema = metadata.schema()
     return tuple(schema.find_field(name).field_id for name in key_names(metadata))
+
+
+def check_spec(base: TableMetadata, change: TableMetadata) -> None:
+    """A key is unique within its partition, in both stores alike: they keep the spec that they were made with."""
+    for store, metadata in (("base", base), ("change", change)):
+        if metadata.default_spec_id != min(metadata.specs()):
+            raise Unsupported(
+                f"the partition spec of the {store} store was changed to {metadata.spec()}",
+                hint="Keyed tables keep theirs. Change it back, or make a new table and write the rows there.",
+            )
+    if base.spec().fields != change.spec().fields:
+        raise Unsupported(
+            f"base and change store are partitioned differently: {base.spec()} and {change.spec()}",
+            hint="Somebody changed one of them. Change it back.",
+        )
 
 
 def change_store_identifier(properties: Mapping[str, str]) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.pruning import bound_from_bytes
+from pyarctic.tables.storefiles import StorePaths
 from pyarctic.tables.tree import disjoint_roots, root_above
 
 PARTITION = ["spec_id", "partition"]
@@ -48,12 +48,12 @@ class Group:
         return bool((writers["writer"] > 1).any())
 
 
-def unmerged(changes: pl.DataFrame, decoder: PartitionDecoder, merged: Mapping[str, int]) -> pl.DataFrame:
+def unmerged(changes: pl.DataFrame, paths: StorePaths, merged: Mapping[str, int]) -> pl.DataFrame:
     """The files of the change store that were not merged into Base yet."""
     if not merged or changes.is_empty():
         return changes
     partitions = changes.select(PARTITION).unique()
-    numbers = [merged.get(decoder.path(spec_id, key), -1) for spec_id, key in partitions.iter_rows()]
+    numbers = [merged.get(paths.path(spec_id, key), -1) for spec_id, key in partitions.iter_rows()]
     known = partitions.with_columns(pl.Series("merged", numbers, pl.Int64))
     joined = changes.join(known, on=PARTITION, how="left", maintain_order="left")
     return joined.filter(pl.col("data_sequence_number") > pl.col("merged")).drop("merged")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
 from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
 from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
 from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.storefiles import StorePaths, with_store_facts
 
 MEMORY_BYTES = 256 << 20
 SPLIT_BYTES = 128 << 20
@@ -130,7 +131,7 @@ class MergedScan:
             data = prune_partitions(data, self._change.view.metadata, schema, self._condition)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
-        pending = unmerged(data, PartitionDecoder(self._change.view.metadata), merged)
+        pending = unmerged(data, StorePaths(self._change.view.metadata), merged)
         pending = with_store_facts(pending, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
         return self._wanted_of(pending, self._change)
 
@@ -170,13 +171,14 @@ class MergedScan:
     @contextmanager
     def _opened(self, group: Group) -> Iterator[Iterator[ReadFile]]:
         """The files of a group, ready to be read."""
-        files: list[_BaseFile | _InsertFile] = [
-            *(_BaseFile(self._base_store.wanted, row, self._keys) for row in group.base.iter_rows(named=True)),
-            *(_InsertFile(self._change_store.wanted, row, self._keys) for row in group.inserts.iter_rows(named=True)),
-        ]
-        if group.words.is_empty() or not files:
-            yield iter(files)
+        found: Iterator[_BaseFile | _InsertFile] = chain(
+            (_BaseFile(self._base_store.wanted, row, self._keys) for row in group.base.iter_rows(named=True)),
+            (_InsertFile(self._change_store.wanted, row, self._keys) for row in group.inserts.iter_rows(named=True)),
+        )
+        if group.words.is_empty() or not group.data_bytes:
+            yield found  # one by one: without changes a group may be a whole table
             return
+        files = list(found)
         with Words(self._memory, group.word_rows, check_ties=group.has_rivals) as words:
             for row in group.words.iter_rows(named=True):
                 _hear(_InsertFile(self._change_store.all, row, self._keys), words)
@@ -201,6 +203,11 @@ class _Store:
             raise Unsupported(
                 "a store of the table has equality deletes, which its format does not know",
                 hint="They were put there by another engine. Roll its commit back.",
+            )
+        if files.filter(pl.col("spec_id") != metadata.default_spec_id).height:
+            raise Unsupported(
+                "a store of the table has files of another partition spec than its own",
+                hint="Keys are unique within a partition. Roll the commit back that brought them.",
             )
         self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
         positions = PositionDeletes(io, memory_bytes // 4)

@@ -50,7 +50,7 @@ def write_merged(metadata: TableMetadata, io: FileIO, snapshot_id: int, changed:
             fields=(),
             snapshot_id=snapshot_id,
             # Of the snapshot, if nobody commits in the meantime; nobody reads it.
-            sequence_number=(current.sequence_number or 0) + 1 if current else 1,
+            sequence_number=max((known.sequence_number or 0 for known in metadata.snapshots), default=0) + 1,
         )
         for type_, known, new in ((_SEQUENCE, sequences, changed), (_TIME, times, dict.fromkeys(changed, now)))
     ]

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from pyarctic.config import parse_table_name
+from pyarctic.config.properties import check_properties
 from pyarctic.errors import Damaged, NotFound, UsageError
 from pyarctic.iceberg import load_table, open_catalog, reaching
 from pyarctic.tables import layout
@@ -45,6 +46,7 @@ def create_table(
     """Make a table: keyed with a primary key, unkeyed without. Its database is made if there is none."""
     parsed = parse_table_name(name)
     told = {str(key): str(value) for key, value in (properties or {}).items()}
+    check_properties(told)
     create_stores(open_catalog(parsed.catalog), parsed, schema, primary_key, partition_by, told)
     return open_table(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyarctic.errors import Conflict, Rejected
+from pyarctic.errors import Conflict, Rejected, UsageError
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.tables.baseload import Scope, replaced_files, write_load
@@ -36,6 +36,6 @@ def write_plain(table: Table, data: Any, scope: Scope, *, appends: bool) -> int 
         raise Conflict(
             f"{_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
         )
-    except (Conflict, Rejected):
+    except (Conflict, Rejected, UsageError):
         remove_quietly(table.view.io, [file.path for file in load.files])
         raise

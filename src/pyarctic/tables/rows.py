@@ -79,13 +79,30 @@ def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     if column.type.equals(wanted.type):
         return column
     try:
-        return column.cast(wanted.type)
+        cast = column.cast(wanted.type)
+        if not _is_lossless(column, cast):
+            raise pa.ArrowInvalid("something would be lost")  # as Arrow says of other types
+        return cast
     except (pa.ArrowException, ValueError) as cause:
         raise UsageError(
             f"column {field.name!r} is {column.type}, which does not fit {field.field_type}: {str(cause).splitlines()[0]}",
             hint="Cast it before you write it, so that you decide what is lost.",
             column=field.name,
         ) from cause
+
+
+def _is_lossless(column: pa.Array, cast: pa.Array) -> bool:
+    """Whether all is there after one of the casts that Arrow does not watch: it rounds, cuts off the time, takes any number
+    for true."""
+    if pa.types.is_floating(column.type) and pa.types.is_decimal(cast.type):
+        back = cast.cast(pa.string()).cast(column.type)  # Arrow's own way back is not exact
+    elif (pa.types.is_timestamp(column.type) and pa.types.is_date(cast.type)) or (
+        pa.types.is_integer(column.type) and pa.types.is_boolean(cast.type)
+    ):
+        back = cast.cast(column.type)
+    else:
+        return True
+    return pc.all(pc.equal(back, column)).as_py() is not False
 
 
 def check_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:

@@ -12,9 +12,14 @@ from __future__ import annotations
 import itertools
 import uuid
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from urllib.parse import quote_plus
+from uuid import UUID
 
 import polars as pl
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeType, UUIDType
 
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.writing import FileNames, Target
@@ -24,6 +29,8 @@ Store = Literal["base", "change"]
 FileKind = Literal["B", "I", "ED", "PD"]
 """Base rows, inserted rows, deleted rows (by key), positions of deleted base rows."""
 
+Place = tuple[str, tuple[bool, ...]]
+"""A partition: its path, and which of its values are null."""
 _KINDS = ("B", "I", "ED", "PD", "IED", "L")
 _NAME = r"\.?(?<node>\d+)-(?<kind>\w+)-(?<transaction>\d+)-(?<part>\d+)-(?<task>\d+)-(?<rest>.*)"
 
@@ -50,6 +57,51 @@ def with_store_facts(files: pl.DataFrame, store: Store) -> pl.DataFrame:
     return facts.with_columns(transaction_id=own)
 
 
+class StorePaths(PartitionDecoder):
+    """Partitions as the format writes them: as folders, and in the list of what was merged. Other engines compare these
+    texts, so they are those of Iceberg Java, letter by letter; null and the text 'null' are one."""
+
+    def path_of(self, spec_id: int, values: tuple[Any, ...]) -> str:
+        fields = zip(self._specs[spec_id].fields, values, strict=True)
+        return "/".join(f"{_encoded(field.name)}={_encoded(self._told(field, value))}" for field, value in fields)
+
+    def place_of(self, spec_id: int, values: tuple[Any, ...]) -> Place:
+        return self.path_of(spec_id, values), tuple(value is None for value in values)
+
+    def _told(self, field: PartitionField, value: Any) -> str:
+        match self.result_type(field):
+            case _ if value is None:
+                return "null"
+            case BooleanType():
+                return str(value).lower()
+            case UUIDType():
+                return str(value if isinstance(value, UUID) else UUID(bytes=value))
+            case TimeType():
+                return _clock(value)
+            case TimestampType() | TimestamptzType() as type_:
+                text = (datetime(1970, 1, 1) + timedelta(microseconds=value)).isoformat()  # noqa: DTZ001  # zone follows
+                text = text.rstrip("0") if "." in text else text
+                return f"{text}+00:00" if isinstance(type_, TimestamptzType) else text
+        source = self._source_type(field)
+        return str(value) if source is None else str(field.transform.to_human_string(source, value))
+
+
+def _clock(micros: int) -> str:
+    """The time of day as Java tells it: no seconds if there are none, and fractions of three or six digits."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}"
+    if seconds % 60 or fraction:
+        text += f":{seconds % 60:02d}"
+    if fraction:
+        text += f".{fraction // 1000:03d}" if fraction % 1000 == 0 else f".{fraction:06d}"
+    return text
+
+
+def _encoded(text: str) -> str:
+    """As Java encodes texts for an URL; Python's own way differs in two letters."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
 class StoreFileNames(FileNames):
     """Names of one writer's files. All of them carry its operation id, so that what a lost writer left can be found."""
 
@@ -74,6 +126,7 @@ class StoreTarget(Target):
 
     def new_path(self, suffix: str) -> str:
         assert isinstance(self.names, StoreFileNames)  # noqa: S101
-        partition = PartitionDecoder(self.metadata).path_of(self.spec_id, self.partition)
+        partition = StorePaths(self.metadata).path_of(self.spec_id, self.partition)
         folder = f"{self.metadata.location.rstrip('/')}/data" + (f"/{partition}" if partition else "")
-        return f"{folder}/{self.names.of(self.node_id, self.kind, self.transaction_id)}{suffix}"
+        extension = suffix.removeprefix("-deletes")  # the kind says it
+        return f"{folder}/{self.names.of(self.node_id, self.kind, self.transaction_id)}{extension}"

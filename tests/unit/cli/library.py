@@ -117,7 +117,8 @@ class Table:
         self.asked = asked
         return pl.DataFrame({"partition": ["day=2026-01-31"], "spec_id": [0], "data_files": [3], "data_bytes": [3 << 20]})
 
-    def snapshots(self) -> pl.DataFrame:
+    def snapshots(self, **asked: Any) -> pl.DataFrame:
+        self.asked = asked
         return pl.DataFrame(
             {
                 "snapshot_id": [SNAPSHOT, SNAPSHOT + 1],
@@ -135,6 +136,8 @@ class Table:
 
 class Library:
     """What the commands import from `pyarctic.tables` and `pyarctic.iceberg`."""
+
+    KeyedTable = type("KeyedTable", (), {})
 
     def __init__(self) -> None:
         self.table = Table()

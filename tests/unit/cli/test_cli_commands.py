@@ -46,7 +46,7 @@ def test_table_show(arctic: Arctic, library: Library) -> None:
 
 def test_table_files(arctic: Arctic, library: Library) -> None:
     ran = arctic("table", "files", NAME, "--content", "data", "--snapshot", str(SNAPSHOT))
-    assert library.table.asked == {"snapshot_id": SNAPSHOT, "ref": None, "content": "data"}
+    assert library.table.asked == {"snapshot_id": SNAPSHOT, "ref": None, "content": "data", "store": "base"}
     assert ran.err.splitlines() == [
         "columns left out: 2; --wide shows all",
         "3 data files; 3.0 MiB under file:///lake/orders/",
@@ -105,6 +105,7 @@ def test_scan_passes_on_what_was_asked(arctic: Arctic, library: Library) -> None
         "snapshot_id": None,
         "ref": None,
         "as_of": datetime(2026, 1, 31, 9, 30, tzinfo=UTC),
+        "store": "merged",
     }
 
 

@@ -25,6 +25,8 @@ from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH, Rolling
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _TRIED_ROWS = 32 << 10
+_SAMPLED_ROWS = 8 << 10
+_MOST_DISTINCT = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,8 @@ class DataFileWriter:
             return
         if self._open is None:
             schema = _with_dictionaries(self._schema, self._waiting)
+            if self._dictionaries is None:
+                self._dictionaries = worthy_dictionaries(self._schema, self._waiting[0])
             self._open = _OpenDataFile(self._target, self._settings, schema, len(self._floats), self._dictionaries)
         table = _joined(self._waiting, self._open.schema)
         before = self._open.stream.tell()
@@ -265,6 +269,29 @@ def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
             for index, field in enumerate(schema)
         ]
     )
+
+
+def worthy_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
+    """Paths of the columns to encode with a dictionary: not those in which hardly a value comes twice. A dictionary of them
+    would cost more time than all the rest, and no less space."""
+    sample = rows.slice(0, _SAMPLED_ROWS)
+    distinct = {
+        field.name
+        for field, column in zip(sample.schema, sample.columns, strict=True)
+        if not pa.types.is_nested(field.type)
+        and not pa.types.is_dictionary(field.type)
+        and not isinstance(field.type, pa.ExtensionType)
+        and pc.count_distinct(column, mode="only_valid").as_py() > _MOST_DISTINCT * max(len(column), 1)
+    }
+    return [path for path in leaf_paths(schema) if path not in distinct]
+
+
+def leaf_paths(schema: pa.Schema) -> list[str]:
+    """The Parquet paths of all columns, as Arrow names them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [parquet.column(index).path for index in range(len(parquet))]
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

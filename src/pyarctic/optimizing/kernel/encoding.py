@@ -15,6 +15,7 @@ from pyarctic.iceberg.datafiles import damage_told
 from pyarctic.iceberg.projection import fields_by_id, names_for
 from pyarctic.iceberg.reading import ROW_ID
 from pyarctic.iceberg.storage import opened
+from pyarctic.iceberg.writing.parquet import leaf_paths
 
 _SAMPLED_FILES = 4
 _TELLING_ROWS = 50_000
@@ -40,7 +41,7 @@ def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None
     if not unworthy:
         return None
     ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
-    return [path for path in _leaf_paths(schema) if ids.get(path) not in unworthy]
+    return [path for path in leaf_paths(schema) if ids.get(path) not in unworthy]
 
 
 def _unworthy_ids(source: pq.ParquetFile, mapping: NameMapping | None) -> set[int]:
@@ -66,11 +67,3 @@ def _pays(chunk: pq.ColumnChunkMetaData) -> bool:
         return bool(value_bytes < _TEXT_BYTES if width is None else repeats)
     most = 2.0 if width is None else min(0.55 * width, 2.2)
     return bool(dictionary_bytes <= _LARGE_DICTIONARY_BYTES and value_bytes <= most)
-
-
-def _leaf_paths(schema: pa.Schema) -> list[str]:
-    """The Parquet paths of all columns, as Arrow names them."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
-    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    return [parquet.column(index).path for index in range(len(parquet))]

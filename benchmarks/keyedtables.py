@@ -1,0 +1,98 @@
+"""Keyed tables that are measured, made once under .cache/bench: base rows by a load, changes on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+
+import pyarctic
+from benchmarks.tables import prepared, properties
+
+CATALOG = "bench"
+TABLE = f"{CATALOG}.b.t"
+_BATCH = 1 << 18
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("k", pa.int64()),
+        ("price", pa.float64()),
+        ("name", pa.string()),
+        ("kind", pa.string()),
+        ("at", pa.timestamp("us")),
+    ]
+)
+LONG_KEYS = pa.schema([pa.field("id", pa.string(), nullable=False), ("amount", pa.int64())])
+
+
+def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
+    """Rows with these ids; other columns as they come."""
+    rng = np.random.default_rng(seed)
+    count = len(ids)
+    names = pa.array(np.char.add("customer-", np.arange(500_000).astype(str)))
+    kinds = pa.array(["open", "paid", "shipped", "returned"])
+    return pa.table(
+        [
+            pa.array(ids),
+            pa.array(rng.integers(0, 1 << 40, count)),
+            pa.array(rng.random(count)),
+            names.take(pa.array(rng.integers(0, len(names), count))),
+            kinds.take(pa.array(rng.integers(0, 4, count))),
+            pa.array(ids * 1_000_000).cast(pa.timestamp("us")),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def keyed(rows: int, changed: float) -> Path:
+    """Table b.t of that many base rows, of which a share has been upserted since, in ten commits."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, SCHEMA, primary_key=["id"])
+        rng = np.random.default_rng(7)
+        ids = rng.permutation(rows)
+        table.write((rows_of(ids[at : at + _BATCH], at) for at in range(0, rows, _BATCH)), mode="overwrite")
+        for number, part in enumerate(np.array_split(rng.choice(rows, int(rows * changed), replace=False), 10)):
+            if len(part):
+                table.write(rows_of(part, rows + number), mode="upsert")
+
+    return prepared(f"keyed-{rows}-{changed:g}", make)
+
+
+def long_keys(rows: int) -> Path:
+    """Table b.t with keys of 60 letters: that many base rows, and half as many changes of them, one delete for two
+    inserts."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, LONG_KEYS, primary_key=["id"])
+        table.write(_long(np.arange(rows), 0), mode="overwrite")
+        # Every third key of some is deleted, others change, and some are new.
+        table.write(_long(np.arange(0, rows // 2, 3), 1), mode="delete")
+        table.write(_long(np.arange(1, rows + rows // 2, 9)[: rows // 6], 2), mode="insert")
+        table.write(_long(np.arange(rows, rows + rows // 6), 3), mode="insert")
+
+    return prepared(f"long-keys-{rows}", make)
+
+
+def long_key_rows(rows: int) -> tuple[int, int]:
+    """How many rows such a table has, and the sum of their amounts."""
+    amounts = dict.fromkeys(range(rows), 0)
+    for key in range(0, rows // 2, 3):
+        amounts.pop(key, None)
+    for key in range(1, rows + rows // 2, 9)[: rows // 6]:
+        amounts[key] = 2
+    for key in range(rows, rows + rows // 6):
+        amounts[key] = 3
+    return len(amounts), sum(amounts.values())
+
+
+def _long(keys: np.ndarray, amount: int) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(keys), _BATCH):
+        part = keys[at : at + _BATCH]
+        texts = pa.array([f"{key:060d}" for key in part.tolist()])
+        yield pa.record_batch([texts, pa.array(np.full(len(part), amount))], schema=LONG_KEYS)

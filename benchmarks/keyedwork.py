@@ -1,0 +1,130 @@
+"""Pieces of work on keyed tables, each measured in a process of its own (see `work`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import Outcome, measured, peak_mb
+
+
+def _table(folder: Path) -> Any:
+    import pyarctic
+    from benchmarks.keyedtables import CATALOG, TABLE
+    from benchmarks.tables import properties
+
+    pyarctic.catalog(CATALOG, **properties(folder))
+    return pyarctic.table(TABLE)
+
+
+def merged_scan(folder: Path) -> Outcome:
+    table = _table(folder)
+    return measured(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
+
+
+def base_scan(folder: Path) -> Outcome:
+    """The plain scan of the same base files."""
+    table = _table(folder)
+    return measured(lambda: sum(batch.num_rows for batch in table.scan(store="base").batches()), repeat=3)
+
+
+def merged_within_budget(folder: Path) -> Outcome:
+    """Rows and sum of a merged read within 256 MB, and the memory that it took beyond what was there before."""
+    import pyarrow.compute as pc
+
+    table = _table(folder)
+    scan = table.scan(memory_bytes=256 << 20)
+    before = peak_mb()
+
+    def run() -> tuple[int, int]:
+        rows = total = 0
+        for batch in scan.batches():
+            rows += batch.num_rows
+            total += pc.sum(batch.column("amount")).as_py() or 0
+        return rows, total
+
+    return measured(run) | {"before_mb": before}
+
+
+def write_inserts(folder: Path) -> Outcome:
+    return _write(folder, "insert")
+
+
+def write_upserts(folder: Path) -> Outcome:
+    return _write(folder, "upsert")
+
+
+def _write(folder: Path, mode: Any) -> Outcome:
+    """The files of a batch; they are removed again."""
+    from pyarctic.iceberg.storage import remove_quietly
+    from pyarctic.tables.changewriter import write_changes
+
+    table, rows = _table(folder), _batch()
+    view = table.change_store.view
+
+    def run() -> int:
+        files = write_changes(view, rows, mode)
+        remove_quietly(view.io, [file.path for file in files])
+        return sum(file.record_count for file in files)
+
+    return measured(run, repeat=3)
+
+
+def write_plain_parquet(folder: Path) -> Outcome:
+    import pyarrow.parquet as pq
+
+    rows, path = _batch(), folder / "plain.parquet"
+
+    def run() -> int:
+        pq.write_table(
+            rows, path, compression="zstd", row_group_size=1 << 20, data_page_size=1 << 20, dictionary_pagesize_limit=2 << 20
+        )
+        path.unlink()
+        return int(rows.num_rows)
+
+    return measured(run, repeat=3)
+
+
+def _batch() -> Any:
+    import numpy as np
+
+    from benchmarks.keyedtables import rows_of
+
+    return rows_of(np.random.default_rng(3).permutation(1_000_000), 3)
+
+
+def hash_integers(_: Path) -> Outcome:
+    import numpy as np
+    import pyarrow as pa
+    from pyiceberg.types import LongType
+
+    return _hashed(pa.array(np.random.default_rng(1).integers(-(1 << 62), 1 << 62, 4_000_000)), LongType())
+
+
+def hash_texts(_: Path) -> Outcome:
+    import pyarrow as pa
+    from pyiceberg.types import StringType
+
+    return _hashed(pa.array([f"user-{number:07d}" for number in range(2_000_000)]), StringType())
+
+
+def _hashed(column: Any, type_: Any) -> Outcome:
+    from pyarctic.tables.keyhash import key_hashes
+
+    outcome = measured(lambda: int(key_hashes([column], [type_])[-1]), repeat=5)
+    return outcome | {"nanoseconds": outcome["cpu_seconds"] / len(column) * 1e9}
+
+
+WORK = {
+    function.__name__: function
+    for function in (
+        merged_scan,
+        base_scan,
+        merged_within_budget,
+        write_inserts,
+        write_upserts,
+        write_plain_parquet,
+        hash_integers,
+        hash_texts,
+    )
+}

@@ -1,0 +1,193 @@
+"""Files with rows for a table: Parquet, CSV and JSON lines, read in batches, with the types of the table.
+
+Text is understood as the command line writes it: instants without an offset are UTC, binary values are base64, and an empty
+field of a CSV file is null unless it stands in quotes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, UUIDType
+
+from pyarctic.errors import NotFound, UsageError
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.tables.rows import BATCH_ROWS
+
+_BLOCK_BYTES = 8 << 20
+"""Text is read in blocks of this size; a line of JSON must fit into one."""
+_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+_HINTS = {
+    "parquet": "Nothing was written. Is it another kind of file?",
+    "csv": "Nothing was written. The first line names the columns; Arrow counts them from #0.",
+    "jsonl": "Nothing was written. One JSON object per line, its fields named as the table's columns.",
+}
+_HAS_OFFSET = r"(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
+_IS_DAY = r"^\d{4}-\d\d-\d\d$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """A file of rows, or a stream."""
+
+    name: str
+    format: str
+    stream: BinaryIO | None = None
+    """Read instead of the file; not closed."""
+
+    def batches(self, schema: Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, with the types of a table as far as text does not tell them. Columns are not checked."""
+        with _understanding(self):
+            if self.format == "parquet":
+                with pq.ParquetFile(self.name) as file:
+                    yield from _at_least_one(file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow)
+                return
+            source = self.stream if self.stream is not None else pa.input_stream(self.name)
+            try:
+                yield from _read_text(source, self.format, schema)
+            finally:
+                if self.stream is None:
+                    source.close()
+
+
+def input_file(name: str, input_format: str | None = None, stream: BinaryIO | None = None) -> InputFile:
+    """A file by its name; its ending says what it is, unless `input_format` does."""
+    path = Path(name)
+    stem = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
+    told = input_format or ("" if stream is not None else _SUFFIXES.get(stem.suffix.lower(), ""))
+    if told not in _SUFFIXES.values():
+        raise UsageError(f"{name}: what kind of file is it?", hint="Say parquet, csv or jsonl (JSON lines).", file=name)
+    if told == "parquet" and stream is not None:
+        raise UsageError(f"{name}: Parquet is not read from a stream", hint="Name a file, or give csv or jsonl.", file=name)
+    if stream is None and not path.is_file():
+        raise NotFound(f"{name}: no such file", hint="Name a file on this machine.", file=name)
+    return InputFile(name=name, format=told, stream=stream)
+
+
+def schema_like(name: str) -> pa.Schema:
+    """The schema of a Parquet file, for a new table. Nanoseconds become microseconds, the finest that tables of format
+    version 2 have."""
+    file = input_file(name, "parquet")
+    with _understanding(file):
+        found = pq.read_schema(file.name)
+    fields = [
+        field.with_type(pa.timestamp("us", field.type.tz))
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns"
+        else field
+        for field in found
+    ]
+    return pa.schema(fields)
+
+
+@contextmanager
+def _understanding(file: InputFile) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as cause:
+        raise UsageError(
+            f"{file.name} cannot be read as {file.format}: {str(cause).splitlines()[0]}",
+            hint=_HINTS[file.format],
+            file=file.name,
+        ) from cause
+
+
+def _read_text(source: Any, text_format: str, schema: Schema) -> Iterator[pa.RecordBatch]:
+    wanted = arrow_schema(schema.fields)
+    parsers = {field.name: parser for field in schema.fields if (parser := _parser(wanted.field(field.name).type, field))}
+    types = {field.name: pa.string() if field.name in parsers else field.type for field in wanted}
+    if text_format == "csv":
+        reader = pa.csv.open_csv(
+            source,
+            read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+    else:
+        try:
+            reader = pa.json.open_json(
+                source,
+                read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES),
+                parse_options=pa.json.ParseOptions(explicit_schema=pa.schema(types)),
+            )
+        except pa.ArrowInvalid as error:
+            if "Empty JSON" in str(error):  # no lines, so no rows
+                return
+            raise
+    with reader:
+        for batch in _at_least_one(reader, reader.schema):
+            yield _parsed(batch, parsers)
+
+
+def _at_least_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches, or an empty one, so that columns are looked at even if there are no rows."""
+    came = False
+    for batch in batches:
+        came = True
+        yield batch
+    if not came:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+Parser = Callable[[pa.Array], pa.Array]
+
+
+def _parsed(batch: pa.RecordBatch, parsers: dict[str, Parser]) -> pa.RecordBatch:
+    for index, name in enumerate(batch.schema.names):
+        if name in parsers and pa.types.is_string(batch.schema.field(index).type):
+            try:
+                column = parsers[name](batch.column(index))
+            except (pa.ArrowException, ValueError) as cause:
+                raise ValueError(f"column {name!r}: {str(cause).splitlines()[0]}") from cause
+            batch = batch.set_column(index, batch.schema.field(index).with_type(column.type), column)
+    return batch
+
+
+def _parser(wanted: pa.DataType, field: NestedField) -> Parser | None:
+    """How to understand text of a type that Arrow's readers do not, or not so."""
+    if pa.types.is_timestamp(wanted):
+        return lambda texts: _instants(texts, wanted)
+    if pa.types.is_date(wanted):
+        return lambda texts: texts.cast(wanted)
+    if pa.types.is_time(wanted):
+        return lambda texts: pc.binary_join_element_wise("1970-01-01", texts, "T").cast(pa.timestamp("us")).cast(wanted)
+    if isinstance(field.field_type, UUIDType):
+        return lambda texts: _each(texts, wanted, lambda text: uuid.UUID(text).bytes)
+    if pa.types.is_binary(wanted) or pa.types.is_large_binary(wanted) or pa.types.is_fixed_size_binary(wanted):
+        return lambda texts: _each(texts, wanted, _unbased)
+    return None
+
+
+def _instants(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
+    if wanted.tz is not None:
+        is_day = pc.match_substring_regex(texts, _IS_DAY)
+        texts = pc.if_else(is_day, pc.binary_join_element_wise(texts, "00:00", "T"), texts)
+        has_offset = pc.match_substring_regex(texts, _HAS_OFFSET)
+        texts = pc.if_else(has_offset, texts, pc.binary_join_element_wise(texts, "Z", ""))
+    return texts.cast(wanted)
+
+
+def _each(texts: pa.Array, wanted: pa.DataType, parse: Callable[[str], bytes]) -> pa.Array:
+    return pa.array([None if text is None else parse(text) for text in texts.to_pylist()], wanted)
+
+
+def _unbased(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as cause:
+        raise ValueError(f"{text[:40]!r} is not base64") from cause
