@@ -6,9 +6,10 @@ Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tabl
 
 from pyarctic.tables.columns import schema_of
 from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.handle import Table, list_tables
+from pyarctic.tables.handle import Table
 from pyarctic.tables.inputfiles import InputFile, input_file, schema_like
 from pyarctic.tables.keyed import KeyedTable
+from pyarctic.tables.listing import list_tables
 from pyarctic.tables.opening import create_table, drop_table, open_table
 
 __all__ = [

@@ -12,6 +12,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import Transform
 
+from pyarctic.units import format_instant
+
 _SNAPSHOT_COLUMNS: dict[str, pl.DataType | pl.datatypes.DataTypeClass] = {
     "snapshot_id": pl.Int64,
     "parent_id": pl.Int64,
@@ -87,3 +89,43 @@ def _transformed(transform: Transform[Any, Any], schema: Schema, source_id: int)
         return column
     name, _, argument = str(transform).partition("[")
     return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
+
+
+def table_facts(metadata: TableMetadata, partitions: pl.DataFrame) -> dict[str, Any]:
+    """Everything worth knowing of an Iceberg table at a glance, ready for JSON."""
+    totals = partitions.sum() if partitions.height else pl.DataFrame()
+    current = metadata.current_snapshot()
+
+    def total(column: str) -> int:
+        return int(totals[column][0]) if totals.width else 0
+
+    return {
+        "name": None,
+        "kind": None,
+        "uuid": str(metadata.table_uuid),
+        "location": metadata.location,
+        "format_version": metadata.format_version,
+        "current_snapshot_id": str(current.snapshot_id) if current else None,
+        "last_updated_at": format_instant(instant(metadata.last_updated_ms)),
+        "schema": [
+            {"id": f.field_id, "name": f.name, "type": str(f.field_type), "required": f.required, "doc": f.doc}
+            for f in metadata.schema().fields
+        ],
+        "primary_key": [],
+        "partition_spec": partition_texts(metadata),
+        "sort_order": sort_texts(metadata),
+        "refs": [
+            {"name": name, "type": str(ref.snapshot_ref_type), "snapshot_id": str(ref.snapshot_id)}
+            for name, ref in metadata.refs.items()
+        ],
+        "properties": dict(metadata.properties),
+        "snapshots": len(metadata.snapshots),
+        "data_files": total("data_files"),
+        "delete_files": total("position_delete_files") + total("equality_delete_files") + total("deletion_vectors"),
+        "position_delete_files": total("position_delete_files"),
+        "equality_delete_files": total("equality_delete_files"),
+        "deletion_vectors": total("deletion_vectors"),
+        "records": total("records"),
+        "data_bytes": total("data_bytes"),
+        "delete_bytes": total("delete_bytes"),
+    }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 import polars as pl
@@ -21,14 +19,12 @@ from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
 from pyarctic.config.properties import check_properties
-from pyarctic.errors import Conflict, NotFound, UsageError, about
+from pyarctic.errors import Conflict, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
     FileList,
     PartitionDecoder,
     TableView,
-    catalog_names,
-    open_catalog,
     reaching,
     snapshot_by_id,
 )
@@ -38,12 +34,12 @@ from pyarctic.iceberg.scan import scan
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.commits import ManifestReport, accepted
-from pyarctic.tables.describe import instant, partition_texts, snapshot_frame, sort_texts
+from pyarctic.tables.describe import snapshot_frame, table_facts
 from pyarctic.tables.evolving import Evolution, evolve
 from pyarctic.tables.layout import Kind
 from pyarctic.tables.plainwriter import write_plain
 from pyarctic.tables.storefiles import Store
-from pyarctic.units import format_instant
+from pyarctic.tables.timetravel import chosen_snapshot
 
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
 
@@ -67,33 +63,6 @@ class RowScan(Protocol):
     def count(self) -> int:
         """The number of rows."""
         ...
-
-
-def list_tables(pattern: str | None = None) -> list[str]:
-    """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
-    names = []
-    endings = {layout.SERVICE_CHANGE_STORE}
-    for catalog_name in catalog_names():
-        if pattern and not _may_hold(catalog_name, pattern):
-            continue
-        catalog = open_catalog(catalog_name)
-        endings.add(layout.change_store_name("", catalog.properties))
-        with reaching(catalog_name):
-            pending = list(catalog.list_namespaces())
-            while pending:
-                namespace = pending.pop()
-                names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
-                pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
-    # A change store goes with the table beside it.
-    known = set(names)
-    shown = [name for name in names if not any(name.removesuffix(end) in known for end in endings if name.endswith(end))]
-    return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
-
-
-def _may_hold(catalog: str, pattern: str) -> bool:
-    """Rules catalogs out before they are asked: one that is down must not spoil the listing of another."""
-    fixed = re.split(r"[*?\[]", pattern)[0]
-    return fixed.startswith(f"{catalog}.") or f"{catalog}.".startswith(fixed)
 
 
 class Table:
@@ -181,7 +150,7 @@ class Table:
         with about(table=self.name):
             if store not in ("merged", "base"):
                 raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave store out.")
-            snapshot, schema = self._at(snapshot_id, ref, as_of)
+            snapshot, schema = chosen_snapshot(self._loaded.metadata, snapshot_id, ref, as_of)
             return scan(
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
             )
@@ -386,83 +355,8 @@ class Table:
 
     def summary(self) -> dict[str, Any]:
         """Everything worth knowing at a glance, ready for JSON."""
-        metadata, files = self._loaded.metadata, self.files()
-        totals = self.partitions().sum() if files.height else pl.DataFrame()
-        current = metadata.current_snapshot()
-
-        def total(column: str) -> int:
-            return int(totals[column][0]) if totals.width else 0
-
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "uuid": self.uuid,
-            "location": self.location,
-            "format_version": self.format_version,
-            "current_snapshot_id": str(current.snapshot_id) if current else None,
-            "last_updated_at": format_instant(instant(metadata.last_updated_ms)),
-            "schema": [
-                {"id": f.field_id, "name": f.name, "type": str(f.field_type), "required": f.required, "doc": f.doc}
-                for f in self.schema.fields
-            ],
-            "primary_key": list(self.primary_key),
-            "partition_spec": partition_texts(metadata),
-            "sort_order": sort_texts(metadata),
-            "refs": [
-                {"name": name, "type": str(ref.snapshot_ref_type), "snapshot_id": str(ref.snapshot_id)}
-                for name, ref in metadata.refs.items()
-            ],
-            "properties": self.properties,
-            "snapshots": len(metadata.snapshots),
-            "data_files": total("data_files"),
-            "delete_files": total("position_delete_files") + total("equality_delete_files") + total("deletion_vectors"),
-            "position_delete_files": total("position_delete_files"),
-            "equality_delete_files": total("equality_delete_files"),
-            "deletion_vectors": total("deletion_vectors"),
-            "records": total("records"),
-            "data_bytes": total("data_bytes"),
-            "delete_bytes": total("delete_bytes"),
-        }
-
-    def _at(self, snapshot_id: int | None, ref: str | None, as_of: datetime | None) -> tuple[Snapshot | None, Schema]:
-        """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own,
-        the table and its branches have the current one."""
-        metadata = self._loaded.metadata
-        if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
-            raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
-        if snapshot_id is not None:
-            if not isinstance(snapshot_id, int):
-                raise UsageError(f"a snapshot id is a number, not {snapshot_id!r}", hint="Convert it with int(…).")
-            snapshot = snapshot_by_id(metadata, snapshot_id)
-            return snapshot, self._schema_of(snapshot)
-        if ref is not None:
-            found = metadata.refs.get(ref)
-            if found is None:
-                raise NotFound(
-                    f"no branch or tag {ref!r}", hint=f"There are: {', '.join(metadata.refs) or 'none'}.", ref=ref
-                )
-            snapshot = snapshot_by_id(metadata, found.snapshot_id)
-            is_branch = found.snapshot_ref_type == SnapshotRefType.BRANCH
-            return snapshot, self.schema if is_branch else self._schema_of(snapshot)
-        if as_of is not None:
-            if not isinstance(as_of, datetime):
-                raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
-            moment = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
-            past = [entry for entry in metadata.snapshot_log if instant(entry.timestamp_ms) <= moment]
-            if not past:
-                raise NotFound(
-                    f"the table has no snapshot as old as {moment.isoformat()}"
-                    if metadata.snapshots
-                    else "the table has no snapshot yet",
-                    hint="`arctic table snapshots` lists those there are; older ones may have been expired.",
-                )
-            snapshot = snapshot_by_id(metadata, past[-1].snapshot_id)
-            return snapshot, self._schema_of(snapshot)
-        return metadata.current_snapshot(), self.schema
-
-    def _schema_of(self, snapshot: Snapshot) -> Schema:
-        schemas = {schema.schema_id: schema for schema in self._loaded.metadata.schemas}
-        return schemas.get(snapshot.schema_id, self.schema) if snapshot.schema_id is not None else self.schema
+        facts = {"name": self.name, "kind": self.kind, "primary_key": list(self.primary_key)}
+        return table_facts(self._loaded.metadata, self.partitions()) | facts
 
     def _file_list(self, snapshot: Snapshot | None) -> FileList:
         if self._files is None or snapshot is None or self._files.snapshot_id != snapshot.snapshot_id:
@@ -472,7 +366,7 @@ class Table:
 
     def _listed(self, snapshot_id: int | None, ref: str | None) -> pl.DataFrame:
         with about(table=self.name):
-            snapshot, _ = self._at(snapshot_id, ref, None)
+            snapshot, _ = chosen_snapshot(self._loaded.metadata, snapshot_id, ref)
             return self._file_list(snapshot).frame().with_columns(content=CONTENT_KIND)
 
     def _with_partition_paths(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -37,10 +37,12 @@ from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted
 from pyarctic.tables.storefiles import StorePaths, with_store_facts
+from pyarctic.tables.timetravel import chosen_snapshot
 
 STORES = ("merged", "base", "change")
 _TRANSACTION_BEGUN = "tx.begin.signature"
 _LOAD_ATTEMPTS = 10
+_UPSERT_ENABLED = "write.upsert.enabled"
 
 
 class KeyedTable(Table):
@@ -89,14 +91,14 @@ class KeyedTable(Table):
             layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
-            snapshot, _ = self.change_store._at(snapshot_id, None, as_of)
+            snapshot, schema = chosen_snapshot(self.change_store.view.metadata, snapshot_id, None, as_of)
             change = StoreState(view=self.change_store.view, snapshot=snapshot, files=self.change_store._file_list(snapshot))
             if store == "change":
                 return ChangeScan(change, schema=self.schema, columns=columns, where=where)
             is_past = snapshot_id is not None or as_of is not None
             base = self._base_not_beyond(snapshot) if is_past else self._loaded.metadata.current_snapshot()
             # Base may not have changed since older schemas: the changes tell which one was in force.
-            schema = self.change_store._schema_of(snapshot) if is_past and snapshot is not None else self.schema
+            schema = schema if is_past else self.schema
             state = StoreState(view=self.view, snapshot=base, files=self._file_list(base))
             return MergedScan(state, change, schema=schema, columns=columns, where=where, memory_bytes=memory_bytes)
 
@@ -187,6 +189,8 @@ class KeyedTable(Table):
                 return self._overwrite(data, checked_scope(self._loaded.metadata, replace, where))
             if where is not None or replace != "table":
                 raise UsageError(f'mode "{mode}" replaces nothing', hint='where and replace are for mode="overwrite".')
+            if mode == "insert" and self.properties.get(_UPSERT_ENABLED, "").lower() == "true":
+                mode = "upsert"  # the table says that other engines' inserts are upserts, and so are ours
             if mode not in ("insert", "upsert", "delete", "cdc"):
                 raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, upsert, delete, cdc, overwrite.")
             if across_partitions and mode not in ("upsert", "delete"):

@@ -268,3 +268,12 @@ def test_a_key_of_two_writers_of_one_transaction(table: Table, store: Store) -> 
         read(table)
     table.refresh().write(_rows({5: "c"}), mode="upsert")
     assert read(table)[5] == "c"
+
+
+@pytest.mark.usefixtures("lake")
+def test_inserts_of_a_table_that_wants_upserts_delete_first() -> None:
+    schema = pa.schema([pa.field("id", pa.int32(), nullable=False), ("v", pa.string())])
+    table = pyarctic.create_table("lake.db.t", schema, ["id"], properties={"write.upsert.enabled": "true"})
+    table.write(pa.table({"id": pa.array([1], pa.int32()), "v": ["a"]}))
+    actions = table.scan(["_file_offset", "_change_action"], store="change").to_arrow().sort_by("_file_offset")
+    assert actions["_change_action"].to_pylist() == ["DELETE", "INSERT"]

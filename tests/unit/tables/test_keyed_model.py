@@ -24,7 +24,8 @@ from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.mergedscan import MergedScan
 from pyarctic.tables.storefiles import FileKind
-from tests.keyedtables import KeyedModel, Place, Row, tuples
+from tests.keyedtables import KeyedModel, tuples
+from tests.keyedwords import Place, Row
 
 HISTORIES = int(os.environ.get("HISTORIES", "2"))
 OTHERS = ("wide decimal", "time", "binary", "truth")
