@@ -68,7 +68,7 @@ def _memory(scale: float) -> Figure:
     outcome = run_work("merged_within_budget", folder)
     assert tuple(outcome["result"]) == long_key_rows(rows), "other rows than expected"
     return Figure(
-        name=f"memory of a merged read: {rows:,} base rows, {rows // 2:,} changes, keys of 60 letters, budget {_BUDGET_MB} MB",
+        name=f"memory of a merged read within {_BUDGET_MB} MB: {rows:,} base rows, {rows // 2:,} changes, keys of 60 bytes",
         measured=outcome["peak_mb"] - outcome["before_mb"],
         promised=_BUDGET_MB * 1.2,
         unit="MB",

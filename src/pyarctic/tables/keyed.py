@@ -261,7 +261,9 @@ class KeyedTable(Table):
             except Rejected as refusal:
                 if refusal.facts.get("reason") != "moved":
                     raise
+            # What came first may have hidden later changes than this transaction would. It takes place after it all now.
             self.refresh()
+            transaction_id = self._begin()
         raise Conflict(
             f"{_LOAD_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
         )

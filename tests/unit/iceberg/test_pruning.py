@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pyarctic.iceberg import Scan
 from tests.spec import SpecFile, SpecTable
 from tests.spec.history import conditions
 from tests.unit.iceberg.conftest import Lake, rows
@@ -80,7 +81,9 @@ def test_no_matching_row_is_lost(lake: Lake, files: Any, wheres: Any, promote: b
 
 def kept(lake: Lake, where: str) -> set[int]:
     """How many rows the files have that were not pruned: files are told apart by it."""
-    return set(lake.open().scan(where=where).plan.data["record_count"].to_list())
+    found = lake.open().scan(where=where)
+    assert isinstance(found, Scan)
+    return set(found.plan.data["record_count"].to_list())
 
 
 @pytest.fixture

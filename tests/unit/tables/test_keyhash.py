@@ -60,7 +60,7 @@ VECTORS: list[tuple[IcebergType, Any, int]] = [
     (DecimalType(20, 0), Decimal(9223372036854775807), 2147482687),
     (DecimalType(20, 0), Decimal(4294967296), 992),
     (DateType(), date(2022, 7, 3), 19207),
-    (TimestampType(), datetime(2022, 7, 3, 11, 50, 30), 971296644),
+    (TimestampType(), datetime(2022, 7, 3, 11, 50, 30), 971296644),  # noqa: DTZ001  # it has none
     (TimestamptzType(), datetime(2022, 7, 3, 11, 50, 30, tzinfo=UTC), 971296644),
     (TimeType(), time(12), 250327081),
     (BinaryType(), b"\x01\xff\x80", 93216),
@@ -115,7 +115,7 @@ def _java(value: Any, type_: IcebergType) -> int:
                 words = 31 * words + ((rest >> shift) & 0xFFFFFFFF)
             return 31 * (-words if unscaled < 0 else words) + type_.scale
         case LongType():
-            bits = value & 0xFFFFFFFFFFFFFFFF
+            bits = int(value) & 0xFFFFFFFFFFFFFFFF
             return bits ^ (bits >> 32)
     return int(value)
 
@@ -176,5 +176,5 @@ def test_long_texts_and_slices() -> None:
 
 @pytest.mark.parametrize("type_", [FloatType(), DoubleType()])
 def test_floats_are_no_keys(type_: IcebergType) -> None:
-    with pytest.raises(Unsupported, match="'x' of type .* cannot be part of a primary key"):
+    with pytest.raises(Unsupported, match=r"'x' of type .* cannot be part of a primary key"):
         check_key_type(NestedField(1, "x", type_))
