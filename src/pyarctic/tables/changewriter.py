@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.schema import Schema
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg import TableView
@@ -51,6 +52,8 @@ class _Writer:
     def __init__(self, view: TableView, out: Fanout, mode: ChangeMode, moves: Moves | None) -> None:
         self._schema = view.metadata.schema()
         self._keys = layout.key_names(view.metadata)
+        sources = {field.source_id for field in view.metadata.spec().fields}
+        self._partition_columns = [f.name for f in self._schema.fields if sources & set(Schema(f).field_ids)]
         self._out = out
         self._mode = mode
         self._moves = moves
@@ -63,6 +66,8 @@ class _Writer:
         actions = self._actions(batch)
         # Who reads changes elsewhere gets these columns too, and may hand them on.
         extra = CHANGE_COLUMNS if self._mode == "cdc" else ()
+        if self._mode == "delete" and self._moves is None:
+            self._require_partition(batch)
         rows = fitted(batch, self._schema, fill=self._mode == "delete", extra=[*extra])
         check_keys(rows, self._keys)
         if self._moves is not None:
@@ -74,6 +79,15 @@ class _Writer:
             self._write_cdc(rows, actions)
         else:
             self._write_plain(rows)
+
+    def _require_partition(self, batch: pa.RecordBatch) -> None:
+        """Filled with null, a partition column would send the delete where the key is not."""
+        if missing := [name for name in self._partition_columns if name not in batch.schema.names]:
+            raise UsageError(
+                f"rows to delete lack the partition column {missing[0]}",
+                hint="Give it, or have the keys looked up: across_partitions=True.",
+                column=missing[0],
+            )
 
     def _write_plain(self, rows: pa.RecordBatch) -> None:
         each = 2 if self._mode == "upsert" else 1

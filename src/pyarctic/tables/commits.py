@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyiceberg.io import FileIO
+
 from pyarctic import errors
 from pyarctic.iceberg.committing import Committed, Conflict, Outcome, Rejected, Unknown
+from pyarctic.iceberg.storage import remove_quietly
 
 
 def accepted(outcome: Outcome) -> Committed:
@@ -28,6 +32,12 @@ def accepted(outcome: Outcome) -> Committed:
                 hint="Nothing was deleted. Commit the same change again: if it is in the table already, that is recognised.",
                 snapshot_id=outcome.snapshot_id,
             )
+
+
+def remove_unused(io: FileIO, paths: Iterable[str], refusal: errors.ArcticError) -> None:
+    """Remove the files of a refused change, unless a snapshot has them: one that was rolled back, or cannot be seen now."""
+    if refusal.facts.get("reason") not in ("history-lost", "added-twice"):
+        remove_quietly(io, paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
 from pyarctic.config.properties import check_properties
-from pyarctic.errors import Conflict, UsageError, about
+from pyarctic.errors import Conflict, Rejected, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
     FileList,
@@ -226,6 +226,16 @@ class Table:
         if isinstance(outcome, Committed):
             self._loaded.metadata = outcome.metadata
         return outcome
+
+    def _append(self, **what: Any) -> Committed:
+        """Commit a change that fits any state of the table, also when the snapshot it was loaded at was expired since."""
+        try:
+            return self.commit(Change(start=self.view.snapshot_id, **what))
+        except Rejected as refusal:
+            if refusal.facts.get("reason") != "history-lost" or "start" not in refusal.facts:
+                raise
+        self.refresh()
+        return self.commit(Change(start=self.view.snapshot_id, **what))
 
     def write(
         self,

@@ -21,13 +21,12 @@ from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
 from pyarctic.iceberg.keyindex import KeyIndex, codes_of
 from pyarctic.iceberg.reading import Reading
-from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.writing import NewFile
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import Load, Scope, checked_scope, checked_start, merged_by, replaced_files, write_load
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.changescan import ChangeScan
 from pyarctic.tables.changewriter import ChangeMode, write_changes
+from pyarctic.tables.commits import remove_unused
 from pyarctic.tables.evolving import Evolution, are_equal, catch_up
 from pyarctic.tables.handle import RowScan, Table
 from pyarctic.tables.layout import Kind
@@ -37,7 +36,7 @@ from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted
 from pyarctic.tables.storefiles import StorePaths, with_store_facts
-from pyarctic.tables.timetravel import chosen_snapshot
+from pyarctic.tables.timetravel import chosen_snapshot, is_by
 
 STORES = ("merged", "base", "change")
 _TRANSACTION_BEGUN = "tx.begin.signature"
@@ -52,6 +51,8 @@ class KeyedTable(Table):
         super().__init__(name, base)
         identifier = layout.change_store_identifier(base.metadata.properties)
         self.change_store = Table(TableName(catalog=name.catalog, namespace=identifier[:-1], table=identifier[-1]), change)
+        self._known_change = change.metadata
+        """The change store that Base was loaded for."""
 
     @property
     def kind(self) -> Kind:
@@ -66,7 +67,15 @@ class KeyedTable(Table):
         """Load the newest metadata, of Base first: what a merge moved into Base is then seen there or among the changes."""
         super().refresh()
         self.change_store.refresh()
+        self._known_change = self.change_store._loaded.metadata
         return self
+
+    def _keep_up(self) -> None:
+        """A write takes the change store to its newest state, in which others may have removed what they merged into Base:
+        in an older Base it is missing."""
+        if self.change_store._loaded.metadata is not self._known_change:
+            super().refresh()
+            self._known_change = self.change_store._loaded.metadata
 
     def scan(
         self,
@@ -88,6 +97,7 @@ class KeyedTable(Table):
         with about(table=self.name):
             if store == "base":
                 return super().scan(columns, where, snapshot_id, ref, as_of)
+            self._keep_up()
             layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
@@ -96,14 +106,15 @@ class KeyedTable(Table):
             if store == "change":
                 return ChangeScan(change, schema=self.schema, columns=columns, where=where)
             is_past = snapshot_id is not None or as_of is not None
-            base = self._base_not_beyond(snapshot) if is_past else self._loaded.metadata.current_snapshot()
+            base = self._base_not_beyond(snapshot, as_of) if is_past else self._loaded.metadata.current_snapshot()
             # Base may not have changed since older schemas: the changes tell which one was in force.
             schema = schema if is_past else self.schema
             state = StoreState(view=self.view, snapshot=base, files=self._file_list(base))
             return MergedScan(state, change, schema=schema, columns=columns, where=where, memory_bytes=memory_bytes)
 
-    def _base_not_beyond(self, change: Snapshot | None) -> Snapshot | None:
-        """The newest base snapshot that has merged nothing later than a snapshot of the change store."""
+    def _base_not_beyond(self, change: Snapshot | None, as_of: datetime | None) -> Snapshot | None:
+        """The newest base snapshot that has merged nothing later than a snapshot of the change store, and is not younger
+        than a moment."""
         if change is None:
             return self._loaded.metadata.current_snapshot()
         metadata = self._loaded.metadata
@@ -111,13 +122,14 @@ class KeyedTable(Table):
         if snapshot is None:
             return None
         while snapshot is not None:
-            merged = merged_sequences(metadata, self._loaded.io, snapshot)
-            if max(merged.values(), default=0) <= (change.sequence_number or 0):
-                return snapshot
+            if as_of is None or is_by(snapshot.timestamp_ms, as_of):
+                merged = merged_sequences(metadata, self._loaded.io, snapshot)
+                if max(merged.values(), default=0) <= (change.sequence_number or 0):
+                    return snapshot
             parent = snapshot.parent_snapshot_id
-            if parent is None:
+            if parent is None and (snapshot.sequence_number or 0) <= 1:  # some expire a parent and leave no trace of it
                 return None
-            snapshot = metadata.snapshot_by_id(parent)
+            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
         raise NotFound(
             f"Base has no snapshot as old as snapshot {change.snapshot_id} of the changes",
             hint="It was expired. Newer snapshots of the changes can still be read.",
@@ -208,14 +220,10 @@ class KeyedTable(Table):
         files = write_changes(self.change_store.view, data, mode, moves)
         if not files:
             return None
-        return self._committed(self.change_store, Change(start=None, add=tuple(files)), files)
-
-    def _committed(self, store: Table, change: Change, files: Sequence[NewFile]) -> int | None:
-        """Commit; what was written goes if it cannot be committed, and stays if that is not known."""
         try:
-            return store.commit(change).snapshot_id
-        except (Conflict, Rejected):
-            remove_quietly(self._loaded.io, [file.path for file in files])
+            return self.change_store._append(add=tuple(files)).snapshot_id
+        except (Conflict, Rejected) as refusal:  # otherwise it is not known whether they are in the table
+            remove_unused(self._loaded.io, [file.path for file in files], refusal)
             raise
 
     def _moves(self, batches: list[pa.RecordBatch], mode: ChangeMode) -> Moves:
@@ -247,8 +255,8 @@ class KeyedTable(Table):
         load = write_load(self.view, batches, scope, transaction_id)
         try:
             return self._commit_load(scope, load, transaction_id)
-        except (Conflict, Rejected, UsageError, Unsupported, Damaged):  # all of them are raised before a commit
-            remove_quietly(self._loaded.io, [file.path for file in load.files])
+        except (Conflict, Rejected, UsageError, Unsupported, Damaged) as refusal:  # all of them are raised before a commit
+            remove_unused(self._loaded.io, [file.path for file in load.files], refusal)
             raise
 
     def _commit_load(self, scope: Scope, load: Load, transaction_id: int) -> int | None:
@@ -271,8 +279,8 @@ class KeyedTable(Table):
     def _committed_load(self, change: Change) -> int | None:
         try:
             return super().commit(change).snapshot_id
-        except (Conflict, Rejected):
-            remove_quietly(self._loaded.io, [file.statistics_path for file in change.statistics])
+        except (Conflict, Rejected) as refusal:
+            remove_unused(self._loaded.io, [file.statistics_path for file in change.statistics], refusal)
             raise
 
     def _replacing(self, scope: Scope, load: Load, transaction_id: int) -> Change | None:
@@ -295,7 +303,7 @@ class KeyedTable(Table):
 
     def _begin(self) -> int:
         """Begin a transaction; gives its id."""
-        committed = self.change_store.commit(Change(start=None, empty=True, snapshot_properties={_TRANSACTION_BEGUN: ""}))
+        committed = self.change_store._append(empty=True, snapshot_properties={_TRANSACTION_BEGUN: ""})
         snapshot = snapshot_by_id(committed.metadata, committed.snapshot_id or 0)
         return snapshot.sequence_number or 0
 

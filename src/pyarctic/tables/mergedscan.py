@@ -36,6 +36,7 @@ from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change
 from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
 from pyarctic.tables.mergedstate import merged_sequences
 from pyarctic.tables.storefiles import StorePaths, with_store_facts
+from pyarctic.tables.tree import ROOT
 
 MEMORY_BYTES = 256 << 20
 SPLIT_BYTES = 128 << 20
@@ -118,7 +119,17 @@ class MergedScan:
             base, change = ranked(self._base_files(), self._change_files())
             if change.height:
                 base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
+                if self._was_widened:
+                    base, change = (files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64)) for files in (base, change))
             return groups(base, change, self._key_fields)
+
+    @property
+    def _was_widened(self) -> bool:
+        """Whether another engine made a key of ints one of longs. Negative ones have another hash since then, so that nodes
+        do not tell which files may share a key."""
+        stores = (self._base.view.metadata, self._change.view.metadata)
+        kinds = {(f.field_id, type(f.field_type)) for metadata in stores for s in metadata.schemas for f in s.fields}
+        return any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self._key_fields)
 
     def _base_files(self) -> pl.DataFrame:
         data = with_store_facts(self._base_store.all.numbered(), "base")

@@ -59,11 +59,19 @@ def write_merged(metadata: TableMetadata, io: FileIO, snapshot_id: int, changed:
 
 
 def _state(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None, blob: str, legacy: str) -> dict[str, int]:
-    told = snapshot
+    told = oldest = snapshot
     while told is not None and not _says(told, f"{blob}.exist"):
-        parent = told.parent_snapshot_id
+        parent, oldest = told.parent_snapshot_id, told
         told = None if parent is None else metadata.snapshot_by_id(parent)
     if told is None:
+        is_cut = oldest is not None and (oldest.sequence_number or 0) > 1 and _LEGACY not in metadata.properties
+        if oldest is not None and is_cut and blob == _SEQUENCE:  # what was merged before would be read twice
+            raise Damaged(
+                f"what was merged is not known: the history of Base ends at snapshot {oldest.snapshot_id}",
+                hint="Snapshots before it were expired by a tool that does not know keyed tables. Restore the metadata of "
+                f"Base. If nothing was ever merged or overwritten, set its property {_LEGACY} to {{}} with an Iceberg tool.",
+                snapshot_id=oldest.snapshot_id,
+            )
         return _legacy(metadata.properties, legacy)
     files = [
         file

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyarctic.errors import Conflict, Rejected, UsageError
 from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.tables.baseload import Scope, replaced_files, write_load
+from pyarctic.tables.commits import remove_unused
 
 if TYPE_CHECKING:
     from pyarctic.tables.handle import Table
@@ -19,14 +19,13 @@ def write_plain(table: Table, data: Any, scope: Scope, *, appends: bool) -> int 
     """Write rows; gives the snapshot, or None if nothing changed."""
     load = write_load(table.view, data, scope, transaction_id=0)
     try:
+        if appends:
+            return table._append(add=load.files).snapshot_id if load.files else None
         for _ in range(_ATTEMPTS):
-            change = Change(start=None, add=load.files) if appends and load.files else None
-            if not appends:
-                removed = replaced_files(table.view.metadata, table.file_list, scope, load)
-                if load.files or removed.height:
-                    change = Change(start=table.view.snapshot_id, add=load.files, remove=removed, alone=True)
-            if change is None:
+            removed = replaced_files(table.view.metadata, table.file_list, scope, load)
+            if not load.files and removed.is_empty():
                 return None
+            change = Change(start=table.view.snapshot_id, add=load.files, remove=removed, alone=True)
             try:
                 return table.commit(change).snapshot_id
             except Rejected as refusal:
@@ -36,6 +35,6 @@ def write_plain(table: Table, data: Any, scope: Scope, *, appends: bool) -> int 
         raise Conflict(
             f"{_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
         )
-    except (Conflict, Rejected, UsageError):
-        remove_quietly(table.view.io, [file.path for file in load.files])
+    except (Conflict, Rejected, UsageError) as refusal:
+        remove_unused(table.view.io, [file.path for file in load.files], refusal)
         raise

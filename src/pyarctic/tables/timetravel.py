@@ -34,7 +34,7 @@ def chosen_snapshot(
     if as_of is not None:
         if not isinstance(as_of, datetime):
             raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
-        return _with_schema(metadata, _current_at(metadata, as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)))
+        return _with_schema(metadata, _current_at(metadata, as_of))
     return metadata.current_snapshot(), metadata.schema()
 
 
@@ -50,8 +50,13 @@ def _with_schema(metadata: TableMetadata, snapshot_id: int) -> tuple[Snapshot, S
     return snapshot, schema_of(metadata, snapshot)
 
 
+def is_by(timestamp_ms: int, moment: datetime) -> bool:
+    """Whether something happened by a moment, which is of UTC if it has no zone."""
+    return instant(timestamp_ms) <= (moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
 def _current_at(metadata: TableMetadata, moment: datetime) -> int:
-    past = [entry for entry in metadata.snapshot_log if instant(entry.timestamp_ms) <= moment]
+    past = [entry for entry in metadata.snapshot_log if is_by(entry.timestamp_ms, moment)]
     if not past:
         raise NotFound(
             f"the table has no snapshot as old as {moment.isoformat()}"

@@ -152,6 +152,9 @@ class _Commit:
             try:
                 request = self._preparation.request(self._change, state)
             except Refusal as refusal:
+                if self._in_doubt and refusal.rejected.code in ("history-lost", "added-twice"):
+                    # The attempt whose answer was lost may have been taken, and its snapshot expired since.
+                    return self._unknown(refusal)
                 return refusal.rejected
         self._listen("prepared")
         return self._send(table, request)

@@ -280,7 +280,7 @@ def worthy_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
         for field, column in zip(sample.schema, sample.columns, strict=True)
         if not pa.types.is_nested(field.type)
         and not pa.types.is_dictionary(field.type)
-        and not isinstance(field.type, pa.ExtensionType)
+        and not isinstance(field.type, pa.BaseExtensionType)
         and pc.count_distinct(column, mode="only_valid").as_py() > _MOST_DISTINCT * max(len(column), 1)
     }
     return [path for path in leaf_paths(schema) if path not in distinct]
