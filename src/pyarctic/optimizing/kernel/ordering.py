@@ -151,8 +151,10 @@ class _Ranges:
     def add(self, batch: pa.RecordBatch) -> None:
         values = _column(batch, self._key)
         splitters = self._chosen(batch)
-        low, high = (splitters.search_sorted(values, side=side).to_numpy() for side in ("left", "right"))
-        places = low.astype(np.int64) + high
+        places = 2 * splitters.search_sorted(values, side="left").to_numpy().astype(np.int64)
+        if len(splitters):
+            # Those equal to a splitting value come behind those below it: cheaper to compare than to search again.
+            places += (splitters.gather(np.minimum(places // 2, len(splitters) - 1)) == values).fill_null(value=False)
         nulls = values.is_null().to_numpy()
         # The order of ranges follows the direction; nulls stand where they are wanted, whatever the direction.
         most = 2 * len(splitters)
