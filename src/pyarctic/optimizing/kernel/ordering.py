@@ -154,7 +154,8 @@ class _Ranges:
         places = 2 * splitters.search_sorted(values, side="left").to_numpy().astype(np.int64)
         if len(splitters):
             # Those equal to a splitting value come behind those below it: cheaper to compare than to search again.
-            places += (splitters.gather(np.minimum(places // 2, len(splitters) - 1)) == values).fill_null(value=False)
+            nearest = splitters.gather(np.minimum(places // 2, len(splitters) - 1))
+            places += (nearest == values).fill_null(value=False).to_numpy()
         nulls = values.is_null().to_numpy()
         # The order of ranges follows the direction; nulls stand where they are wanted, whatever the direction.
         most = 2 * len(splitters)
