@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from pyiceberg.types import LongType, NestedField, StringType
 
+from pyarctic.iceberg import PartitionDecoder, TableView, match_deletes
 from pyarctic.iceberg.datafiles import Piece
+from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
 from pyarctic.iceberg.projection import Projection
 from pyarctic.iceberg.reading import METADATA_COLUMNS, ReadFile, Reading
 from pyarctic.tables.lastwords import Marks
@@ -19,6 +22,12 @@ FILE_OFFSET = NestedField(2147482645, "_file_offset", LongType(), required=False
 CHANGE_ACTION = NestedField(2147482644, "_change_action", StringType(), required=False)
 CHANGE_COLUMNS = {field.name: field for field in (TRANSACTION_ID, FILE_OFFSET, CHANGE_ACTION)}
 INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER = ACTIONS = ("INSERT", "DELETE", "UPDATE_BEFORE", "UPDATE_AFTER")
+
+
+def change_reading(view: TableView, files: pl.DataFrame) -> Reading:
+    """Files of a change store, to be read as they are: it has no delete files."""
+    matches = match_deletes(files, PartitionDecoder(view.metadata).unpartitioned_specs())
+    return Reading(view.metadata, view.io, matches, PositionDeletes(view.io, 0), EqualityDeletes(view.io, [], 0))
 
 
 class ChangeFile(ReadFile):

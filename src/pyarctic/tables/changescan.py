@@ -11,13 +11,12 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import about
-from pyarctic.iceberg import PartitionDecoder, conditions, match_deletes
-from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
+from pyarctic.iceberg import conditions
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.pruning import prune_partitions
 from pyarctic.iceberg.reading import Reading
 from pyarctic.iceberg.scan import Asked, wanted_fields
-from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile
+from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
 from pyarctic.tables.mergedscan import StoreState
 from pyarctic.tables.storefiles import with_store_facts
 
@@ -69,8 +68,7 @@ class ChangeScan:
         files = self._state.files.frame()
         if self._condition != conditions.ALL:
             files = prune_partitions(files, view.metadata, conditions.with_null_parents(self._schema), self._condition)
-        matches = match_deletes(files, PartitionDecoder(view.metadata).unpartitioned_specs())
-        return Reading(view.metadata, view.io, matches, PositionDeletes(view.io, 0), EqualityDeletes(view.io, [], 0))
+        return change_reading(view, files)
 
     def _files(self) -> Iterator[ChangeFile]:
         files = with_store_facts(self._reading.numbered(), "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))

@@ -16,13 +16,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
 from pyarctic.errors import Conflict, Damaged, NotFound, Rejected, Unsupported, UsageError, about
-from pyarctic.iceberg import PartitionDecoder, match_deletes, reaching, snapshot_by_id
+from pyarctic.iceberg import reaching, snapshot_by_id
 from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
 from pyarctic.iceberg.keyindex import KeyIndex, codes_of
-from pyarctic.iceberg.reading import Reading
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import Load, Scope, checked_scope, checked_start, merged_by, replaced_files, write_load
+from pyarctic.tables.changefiles import change_reading
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.changescan import ChangeScan
 from pyarctic.tables.changewriter import ChangeMode, write_changes
@@ -173,8 +172,7 @@ class KeyedTable(Table):
                 after = snapshot_by_id(view.metadata, since)
                 frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
             files = with_store_facts(frame, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
-            matches = match_deletes(files, PartitionDecoder(view.metadata).unpartitioned_specs())
-            reading = Reading(view.metadata, view.io, matches, PositionDeletes(view.io, 0), EqualityDeletes(view.io, [], 0))
+            reading = change_reading(view, files)
             return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
 
     def write(
