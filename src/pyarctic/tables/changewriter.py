@@ -71,9 +71,10 @@ class _Writer:
         rows = fitted(batch, self._schema, fill=self._mode == "delete", extra=[*extra])
         check_keys(rows, self._keys)
         if self._moves is not None:
-            for chunk in self._moves.chunks(rows):
-                self._write_old(self._moves.leave(chunk, self._out, arrives=self._mode == "upsert"))
-                if self._mode == "upsert":
+            arrives = self._mode == "upsert"
+            for chunk in self._moves.chunks(rows, self._out) if arrives else [rows]:
+                self._write_old(self._moves.leave(chunk, self._out, arrives=arrives))
+                if arrives:
                     self._write_plain(chunk)
         elif actions is not None:
             self._write_cdc(rows, actions)

@@ -26,10 +26,12 @@ class Moves:
         self._rows = pl.DataFrame(found)
         self._located: pl.DataFrame | None = None
 
-    def chunks(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows in parts in which no key comes twice; the order of one key's rows is kept."""
-        frame = pl.DataFrame(pa.Table.from_batches([rows]).select(self._keys))
-        rounds = frame.select(pl.int_range(pl.len()).over(self._keys).alias(_ROUND)).to_series()
+    def chunks(self, rows: pa.RecordBatch, out: Fanout) -> Iterator[pa.RecordBatch]:
+        """The rows in parts in which no key moves; the order of one key's rows is kept."""
+        frame = self._frame(rows)
+        partition = pl.col(_PARTITION)
+        moves = (partition != partition.shift(1)).fill_null(value=False).cum_sum().over(self._keys)
+        rounds = frame.with_columns(self._partitions(frame, out)).select(moves.alias(_ROUND)).to_series()
         for number in range(int(rounds.max() or 0) + 1):  # type: ignore[arg-type]  # a number
             yield rows.filter(pa.array((rounds == number).to_numpy()))
 
@@ -40,9 +42,9 @@ class Moves:
         if self._located is None:
             located = located.with_columns(self._partitions(located, out))
         new = self._frame(rows)
-        new = new.with_columns(self._partitions(new, out))
-        old = located.join(new.select(self._keys).unique(), on=self._keys, how="semi")
-        stay = located.join(new.select(self._keys).unique(), on=self._keys, how="anti")
+        new = new.with_columns(self._partitions(new, out)).unique(self._keys, keep="last", maintain_order=True)
+        old = located.join(new, on=self._keys, how="semi")
+        stay = located.join(new, on=self._keys, how="anti")
         self._located = pl.concat([stay, new]) if arrives else stay
         if arrives:
             old = old.join(new.select(*self._keys, _PARTITION), on=[*self._keys, _PARTITION], how="anti")
