@@ -89,31 +89,23 @@ def file_list(scale: float) -> list[Figure]:
 
 
 def delete_matching(scale: float) -> list[Figure]:
-    data, deletes = int(1_000_000 * scale), int(100_000 * scale)
-    outcome = run_work("match_ours", f"{data}x{deletes}")
-    return [
-        Figure(
-            name=f"delete matching, {data:,} data × {deletes:,} delete files",
-            measured=outcome["cpu_seconds"],
-            promised=10,
-            unit="s",
-            detail=f"CPU; {outcome['result']:,} data files have deletes; {outcome['peak_mb']:,.0f} MB",
-        )
-    ]
+    return [_of_many_files(scale, "match_ours", "delete matching", "data files have deletes")]
 
 
 def planning(scale: float) -> list[Figure]:
+    return [_of_many_files(scale, "plan_ours", "evaluating and planning, one plan within its limits", "tasks")]
+
+
+def _of_many_files(scale: float, work: str, name: str, result: str) -> Figure:
     data, deletes = int(1_000_000 * scale), int(100_000 * scale)
-    outcome = run_work("plan_ours", f"{data}x{deletes}")
-    return [
-        Figure(
-            name=f"evaluating and planning {data:,} data × {deletes:,} delete files, one plan within its limits",
-            measured=outcome["cpu_seconds"],
-            promised=10,
-            unit="s",
-            detail=f"CPU; {outcome['result']:,} tasks; {outcome['peak_mb']:,.0f} MB",
-        )
-    ]
+    outcome = run_work(work, f"{data}x{deletes}")
+    return Figure(
+        name=f"{name}, {data:,} data × {deletes:,} delete files",
+        measured=outcome["cpu_seconds"],
+        promised=10,
+        unit="s",
+        detail=f"CPU; {outcome['result']:,} {result}; {outcome['peak_mb']:,.0f} MB",
+    )
 
 
 def scan(scale: float) -> list[Figure]:

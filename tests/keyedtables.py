@@ -455,7 +455,7 @@ class KeyedModel:
             return
         self.log.append(f"transaction {transaction} overwrites partitions with {len(rows)} rows")
         if change is not None:
-            handle._committed_load(change)
+            handle.commit(change)
             self._loaded(rows, lambda _: False, transaction)
 
     def _finish_changes(self, transaction: int) -> None:

@@ -32,7 +32,7 @@ from pyarctic.iceberg.vectors import Positions
 from pyarctic.iceberg.writing import NewFile, write_position_deletes
 from pyarctic.tables import layout
 from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.rows import batches_of, check_keys, fitted
+from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
 from pyarctic.tables.storefiles import Place, StoreFileNames, StorePaths, StoreTarget, with_store_facts
 
 Replace = Literal["table", "partitions"]
@@ -194,8 +194,7 @@ class _Twins:
         self._hashes: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        keys = pl.DataFrame(pa.Table.from_batches([rows.select(self._names)]))
-        self._hashes.append(hash_rows(keys).to_numpy())
+        self._hashes.append(hash_rows(keys_of(rows, self._names)).to_numpy())
 
     def deletes(self, files: list[NewFile], transaction_id: int) -> Iterator[NewFile]:
         """Position deletes of the rows that are not the last with their key in their partition."""
@@ -229,8 +228,8 @@ class _Twins:
         for number, file in enumerate(files):
             for piece in read_pieces(self._view.io, file.path, file.file_format, None, self._keys.top_level_ids):
                 keys = self._keys.frame(piece, {})
-                plain = pl.DataFrame(pa.Table.from_batches([piece.batch]).select(self._names))
-                chosen = np.flatnonzero(np.isin(hash_rows(plain).to_numpy(), repeated))
+                hashes = hash_rows(keys_of(piece.batch, self._names)).to_numpy()
+                chosen = np.flatnonzero(np.isin(hashes, repeated))
                 at = [pl.Series("file", np.full(len(chosen), number)), pl.Series("position", chosen + piece.position)]
                 parts.append(keys[chosen].with_columns(at))
         found = pl.concat(parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-import polars as pl
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
@@ -18,7 +17,7 @@ from pyarctic.iceberg.reading import Reading
 from pyarctic.iceberg.scan import Asked, wanted_fields
 from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
 from pyarctic.tables.mergedscan import StoreState
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.storefiles import with_changes
 
 
 class ChangeScan:
@@ -71,5 +70,5 @@ class ChangeScan:
         return change_reading(view, files)
 
     def _files(self) -> Iterator[ChangeFile]:
-        files = with_store_facts(self._reading.numbered(), "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
+        files = with_changes(self._reading.numbered())
         return (ChangeFile(self._reading, row) for row in files.iter_rows(named=True))

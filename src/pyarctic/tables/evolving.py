@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError as PydanticError
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ResolveError, ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
@@ -72,12 +72,8 @@ def evolve(table: IcebergTable, evolution: Evolution) -> None:
         raise Conflict(
             "somebody changed the table in the meantime", hint="Nothing was changed. Look at the table and try again."
         ) from cause
-    except (ValueError, TypeError) as cause:
+    except (ValueError, TypeError, ValidationError, ResolveError) as cause:
         raise UsageError(f"the schema cannot be changed so: {cause}") from cause
-    except Exception as cause:  # PyIceberg has its own tree of errors, and some of them are about columns
-        if type(cause).__name__ in ("ValidationError", "ResolveError", "NoSuchColumnError"):
-            raise UsageError(f"the schema cannot be changed so: {cause}") from cause
-        raise
 
 
 def as_type(type_: IcebergType | str) -> IcebergType:
@@ -103,7 +99,7 @@ def catch_up(base: TableMetadata, change: IcebergTable) -> None:
     known = change.metadata
     if are_equal(base.schema(), known.schema()):
         return
-    if known.last_column_id > base.last_column_id or any(are_equal(known.schema(), s) for s in base.schemas) is False:
+    if known.last_column_id > base.last_column_id or not any(are_equal(known.schema(), s) for s in base.schemas):
         raise Damaged(
             "the schemas of base and change store have nothing to do with each other",
             hint="Somebody changed one of them directly. Bring the change store to the schema of the base store.",

@@ -22,7 +22,6 @@ from pyarctic.tables.keyhash import key_hashes
 from pyarctic.tables.storefiles import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
 from pyarctic.tables.tree import ROOT, node_ids
 
-Order = npt.NDArray[np.int64]
 _MEMORY_BYTES = 128 << 20
 _TARGET_BYTES = 128 << 20
 _TARGET = "write.target-file-size-bytes"
@@ -56,6 +55,7 @@ class Fanout:
         self._keys = [self._schema.find_field(name) for name in layout.key_names(metadata)]
         self._rolling = Rolling(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
         self._writers: dict[tuple[Place, int, FileKind], DataFileWriter] = {}
+        """By partition, node and kind."""
         self._dictionaries: list[str] | None = None
 
     def __enter__(self) -> Self:
@@ -75,11 +75,6 @@ class Fanout:
     def _abort(self) -> None:
         for writer in self._writers.values():
             writer.abort()
-
-    @property
-    def writers(self) -> dict[tuple[Place, int, FileKind], DataFileWriter]:
-        """By partition, node and kind."""
-        return self._writers
 
     def places(self, rows: pa.RecordBatch) -> Places:
         """Which partition and node every row belongs to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from pyarctic.iceberg.manifests import ManifestReader
 from pyarctic.iceberg.scan import scan
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
-from pyarctic.tables.commits import ManifestReport, accepted
+from pyarctic.tables.commits import ManifestReport, accepted, remove_unused
 from pyarctic.tables.describe import snapshot_frame, table_facts
 from pyarctic.tables.evolving import Evolution, evolve
 from pyarctic.tables.layout import Kind
@@ -41,6 +41,7 @@ from pyarctic.tables.plainwriter import write_plain
 from pyarctic.tables.storefiles import Store
 from pyarctic.tables.timetravel import chosen_snapshot
 
+_ATTEMPTS = 10
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
 
 
@@ -237,6 +238,24 @@ class Table:
         self.refresh()
         return self.commit(Change(start=self.view.snapshot_id, **what))
 
+    def _commit_alone(self, plan: Callable[[int], Change | None]) -> int | None:
+        """Commit a change that must see all of the table it replaces: planned anew whenever somebody else came first. `plan`
+        is told how often that happened."""
+        for attempt in range(_ATTEMPTS):
+            change = plan(attempt)
+            if change is None:
+                return None
+            try:
+                return self.commit(change).snapshot_id
+            except (Conflict, Rejected) as refusal:
+                remove_unused(self._loaded.io, [file.statistics_path for file in change.statistics], refusal)
+                if refusal.facts.get("reason") != "moved":
+                    raise
+            self.refresh()
+        raise Conflict(
+            f"{_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
+        )
+
     def write(
         self,
         data: Any,
@@ -252,12 +271,8 @@ class Table:
         (`replace="partitions"`), or those of the partitions that `where` selects. Other modes need a primary key."""
         with about(table=self.name):
             if mode in ("upsert", "delete", "cdc") or across_partitions:
-                raise UsageError(
-                    f"mode {mode!r} needs a primary key"
-                    if not across_partitions
-                    else "across_partitions needs a primary key",
-                    hint="Without one, rows are inserted or overwritten.",
-                )
+                what = "across_partitions" if across_partitions else f"mode {mode!r}"
+                raise UsageError(f"{what} needs a primary key", hint="Without one, rows are inserted or overwritten.")
             if mode not in ("insert", "overwrite"):
                 raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
             if self.store == "change":

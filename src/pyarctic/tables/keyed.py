@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -33,13 +33,12 @@ from pyarctic.tables.mergedplan import unmerged
 from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
-from pyarctic.tables.rows import batches_of, check_keys, fitted
-from pyarctic.tables.storefiles import StorePaths, with_store_facts
+from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.timetravel import chosen_snapshot, is_by
 
 STORES = ("merged", "base", "change")
 _TRANSACTION_BEGUN = "tx.begin.signature"
-_LOAD_ATTEMPTS = 10
 _UPSERT_ENABLED = "write.upsert.enabled"
 
 
@@ -141,20 +140,22 @@ class KeyedTable(Table):
         ref: str | None = None,
         content: str | None = None,
         *,
-        store: Literal["base", "change"] = "base",
+        store: Store = "base",
     ) -> pl.DataFrame:
         """The live files of a store, with what their names tell: `node_id`, `kind`, `transaction_id`."""
-        if store not in ("base", "change"):
-            raise UsageError(f"files are in one store: {store!r}", hint="One of: base, change.")
-        if store == "base":
-            frame = super().files(snapshot_id, ref, content)
-        else:
+        if store == "change":
             frame = self.change_store.files(snapshot_id, ref, content)
+        else:
+            frame = super().files(snapshot_id, ref, content, store=store)
         return with_store_facts(frame, store).drop("writer")
 
-    def snapshots(self, *, store: Literal["base", "change"] = "base") -> pl.DataFrame:
+    def snapshots(self, *, store: Store = "base") -> pl.DataFrame:
         """The snapshots of a store, oldest first."""
-        return super().snapshots() if store == "base" else self.change_store.snapshots()
+        return self.change_store.snapshots() if store == "change" else super().snapshots(store=store)
+
+    def _refuse_other_store(self, store: str) -> None:
+        if store != "base":
+            raise UsageError(f"no single store: {store!r}", hint="One of: base, change.", table=self.name)
 
     def merged_sequences(self) -> dict[str, int]:
         """Partition path → greatest sequence number of the change store that is merged into Base."""
@@ -171,8 +172,7 @@ class KeyedTable(Table):
             if since is not None:
                 after = snapshot_by_id(view.metadata, since)
                 frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
-            files = with_store_facts(frame, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
-            reading = change_reading(view, files)
+            reading = change_reading(view, with_changes(frame))
             return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
 
     def write(
@@ -231,54 +231,33 @@ class KeyedTable(Table):
         rows = [fitted(batch, schema, fill=mode == "delete") for batch in batches]
         for batch in rows:
             check_keys(batch, names)
-        asked = pl.concat([pl.DataFrame(pa.Table.from_batches([b]).select(list(names))) for b in rows]) if rows else None
+        asked = pl.concat([keys_of(batch, names) for batch in rows]) if rows else None
         sources = {field.source_id for field in self._loaded.metadata.spec().fields}
         columns = [f.name for f in schema.fields if f.name in names or f.required or sources & set(Schema(f).field_ids)]
         scan = self.scan(columns)
-        found = []
+        found: Iterable[pa.RecordBatch] = ()
         if asked is not None and asked.height:
             index = KeyIndex([codes_of(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
-            for batch in scan.batches():
-                keys = pl.DataFrame(pa.Table.from_batches([batch]).select(list(names)))
-                found.append(batch.filter(pa.array(index.marked(keys, 0))))
+            found = (batch.filter(pa.array(index.marked(keys_of(batch, names), 0))) for batch in scan.batches())
         return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
 
     def _overwrite(self, data: Any, scope: Scope) -> int | None:
         self._catch_up()
+        # What is wrong with the condition, or from the first row on, is refused before anything is begun.
         for files in (self.file_list, self.change_store.file_list):
             scope.partitions(self._loaded.metadata, files.frame(), frozenset())
-        # What is wrong from the first row on is refused before anything is begun.
         batches = checked_start(self.view, data, scope)
         transaction_id = self._begin()
         load = write_load(self.view, batches, scope, transaction_id)
+
+        def plan(attempt: int) -> Change | None:
+            # What came first may have hidden later changes than this transaction would. It takes place after it all then.
+            return self._replacing(scope, load, self._begin() if attempt else transaction_id)
+
         try:
-            return self._commit_load(scope, load, transaction_id)
+            return self._commit_alone(plan)
         except (Conflict, Rejected, UsageError, Unsupported, Damaged) as refusal:  # all of them are raised before a commit
             remove_unused(self._loaded.io, [file.path for file in load.files], refusal)
-            raise
-
-    def _commit_load(self, scope: Scope, load: Load, transaction_id: int) -> int | None:
-        for _ in range(_LOAD_ATTEMPTS):
-            change = self._replacing(scope, load, transaction_id)
-            if change is None:
-                return None
-            try:
-                return self._committed_load(change)
-            except Rejected as refusal:
-                if refusal.facts.get("reason") != "moved":
-                    raise
-            # What came first may have hidden later changes than this transaction would. It takes place after it all now.
-            self.refresh()
-            transaction_id = self._begin()
-        raise Conflict(
-            f"{_LOAD_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
-        )
-
-    def _committed_load(self, change: Change) -> int | None:
-        try:
-            return super().commit(change).snapshot_id
-        except (Conflict, Rejected) as refusal:
-            remove_unused(self._loaded.io, [file.statistics_path for file in change.statistics], refusal)
             raise
 
     def _replacing(self, scope: Scope, load: Load, transaction_id: int) -> Change | None:

@@ -6,6 +6,7 @@ first; then every row is asked whether a later word of its key exists.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
 from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
 from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
 from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import StorePaths, with_store_facts
+from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
 from pyarctic.tables.tree import ROOT
 
 MEMORY_BYTES = 256 << 20
@@ -143,8 +144,7 @@ class MergedScan:
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
         pending = unmerged(data, StorePaths(self._change.view.metadata), merged)
-        pending = with_store_facts(pending, "change").filter(pl.col("kind").is_in(["I", "ED", "B"]))
-        return self._wanted_of(pending, self._change)
+        return self._wanted_of(with_changes(pending), self._change)
 
     def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
         """`wanted`: whether a file may hold rows that fit the condition."""
@@ -229,15 +229,16 @@ class _Store:
         """Words count whether their rows fit the condition or not."""
 
 
-class _Judged(ReadFile):
+class _Judged(ReadFile, ABC):
     """A file whose rows live only if they are the last word of their key."""
 
     words: LastWords | None = None
     keys: KeyColumns
     mark_fields: tuple[NestedField, ...] = ()
 
+    @abstractmethod
     def marks(self, piece: Piece) -> int | Marks:
-        raise NotImplementedError
+        """The marks of some rows, or the one that all of them have."""
 
     def key_frames(self) -> Iterator[tuple[Piece, Mask | None, pl.DataFrame]]:
         """Key columns piece by piece, with the rows that no delete file hits."""

@@ -12,29 +12,21 @@ from pyarctic.tables.commits import remove_unused
 if TYPE_CHECKING:
     from pyarctic.tables.handle import Table
 
-_ATTEMPTS = 10
-
 
 def write_plain(table: Table, data: Any, scope: Scope, *, appends: bool) -> int | None:
     """Write rows; gives the snapshot, or None if nothing changed."""
     load = write_load(table.view, data, scope, transaction_id=0)
+
+    def plan(_: int) -> Change | None:
+        removed = replaced_files(table.view.metadata, table.file_list, scope, load)
+        if not load.files and removed.is_empty():
+            return None
+        return Change(start=table.view.snapshot_id, add=load.files, remove=removed, alone=True)
+
     try:
         if appends:
             return table._append(add=load.files).snapshot_id if load.files else None
-        for _ in range(_ATTEMPTS):
-            removed = replaced_files(table.view.metadata, table.file_list, scope, load)
-            if not load.files and removed.is_empty():
-                return None
-            change = Change(start=table.view.snapshot_id, add=load.files, remove=removed, alone=True)
-            try:
-                return table.commit(change).snapshot_id
-            except Rejected as refusal:
-                if refusal.facts.get("reason") != "moved":
-                    raise
-            table.refresh()
-        raise Conflict(
-            f"{_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
-        )
+        return table._commit_alone(plan)
     except (Conflict, Rejected, UsageError) as refusal:
         remove_unused(table.view.io, [file.path for file in load.files], refusal)
         raise

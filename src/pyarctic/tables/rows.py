@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -103,6 +104,11 @@ def _is_lossless(column: pa.Array, cast: pa.Array) -> bool:
     else:
         return True
     return pc.all(pc.equal(back, column)).as_py() is not False
+
+
+def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
+    """The key columns of some rows."""
+    return pl.DataFrame(pa.Table.from_batches([batch.select(list(names))]))
 
 
 def check_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:

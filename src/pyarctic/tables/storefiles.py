@@ -10,7 +10,6 @@ belong to the root of the tree.
 from __future__ import annotations
 
 import itertools
-import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeTyp
 
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.writing import FileNames, Target
+from pyarctic.iceberg.writing.newfile import random_id
 from pyarctic.tables.tree import ROOT
 
 Store = Literal["base", "change"]
@@ -32,6 +32,8 @@ FileKind = Literal["B", "I", "ED", "PD"]
 Place = tuple[str, tuple[bool, ...]]
 """A partition: its path, and which of its values are null."""
 _KINDS = ("B", "I", "ED", "PD", "IED", "L")
+_CHANGE_KINDS = ("I", "ED", "B")
+"""Base rows in a change store are inserted ones under a wrong name."""
 _NAME = r"\.?(?<node>\d+)-(?<kind>\w+)-(?<transaction>\d+)-(?<part>\d+)-(?<task>\d+)-(?<rest>.*)"
 
 
@@ -55,6 +57,11 @@ def with_store_facts(files: pl.DataFrame, store: Store) -> pl.DataFrame:
         return facts.with_columns(kind=pl.col("kind").replace("I", "B"))
     own = pl.when(pl.col("transaction_id") > 0).then("transaction_id").otherwise("data_sequence_number")
     return facts.with_columns(transaction_id=own)
+
+
+def with_changes(files: pl.DataFrame) -> pl.DataFrame:
+    """The same of a change store, without what holds no changes."""
+    return with_store_facts(files, "change").filter(pl.col("kind").is_in(_CHANGE_KINDS))
 
 
 class StorePaths(PartitionDecoder):
@@ -106,8 +113,7 @@ class StoreFileNames(FileNames):
     """Names of one writer's files. All of them carry its operation id, so that what a lost writer left can be found."""
 
     def __init__(self, task: int = 0, attempt: int = 0, operation: int | None = None) -> None:
-        high, low = divmod(uuid.uuid4().int, 1 << 64)
-        self.operation = (high ^ low) & 0x7FFF_FFFF_FFFF_FFFF if operation is None else operation
+        self.operation = random_id() if operation is None else operation
         super().__init__(task, attempt, str(self.operation))
         self._writer = f"{task:05d}-{attempt}-{self.operation}"
         self._count = itertools.count(1)

@@ -523,3 +523,10 @@ def test_a_commit_that_is_refused_leaves_no_files(
     assert not [path for path in lake.files() - before if path.suffix in (".parquet", ".puffin")]
     assert isinstance(pyarctic.table("lake.n.t"), Table)
     assert lake.open().scan().count() == 5
+
+
+@pytest.mark.parametrize("store", ["merged", "both"])
+def test_files_and_snapshots_are_of_one_store(table: KeyedTable, store: Any) -> None:
+    for ask in (table.files, table.snapshots):
+        with pytest.raises(UsageError, match=f"no single store: '{store}'"):
+            ask(store=store)

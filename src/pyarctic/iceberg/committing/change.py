@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,7 @@ from pyarctic.iceberg.committing.proof import Proof
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.manifests import DATA, EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES, ManifestRef
 from pyarctic.iceberg.writing.manifestfiles import MANIFEST_TARGET_BYTES, MAX_ENTRIES
-from pyarctic.iceberg.writing.newfile import NewFile
+from pyarctic.iceberg.writing.newfile import NewFile, random_id
 from pyarctic.iceberg.writing.properties import positive_property
 
 ROW_MAP_SCHEMA = pl.Schema(
@@ -30,8 +29,7 @@ in the new data file `target` from `target_position` on. Rows in no run were lef
 
 def new_snapshot_id() -> int:
     """A random snapshot id, as the specification suggests."""
-    high, low = divmod(uuid.uuid4().int, 1 << 64)
-    return (high ^ low) & 0x7FFF_FFFF_FFFF_FFFF
+    return random_id()
 
 
 def no_files() -> pl.DataFrame:

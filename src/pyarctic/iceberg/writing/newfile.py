@@ -20,6 +20,12 @@ from pyarctic.iceberg.manifests import POSITION_DELETES
 from pyarctic.iceberg.partitions import PartitionDecoder
 
 
+def random_id() -> int:
+    """A random number of 63 bits."""
+    high, low = divmod(uuid.uuid4().int, 1 << 64)
+    return (high ^ low) & 0x7FFF_FFFF_FFFF_FFFF
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Column metrics by field id, bounds in Iceberg's single-value form."""
