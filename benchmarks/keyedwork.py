@@ -63,13 +63,13 @@ def write_upserts(folder: Path) -> Outcome:
 def _write(folder: Path, mode: Any) -> Outcome:
     """The files of a batch; they are removed again."""
     from pyarctic.iceberg.storage import remove_quietly
-    from pyarctic.tables.changewriter import write_changes
+    from pyarctic.tables.changewriter import ChangeWriter
 
     table, rows = _table(folder), _batch()
     view = table.change_store.view
 
     def run() -> int:
-        files = write_changes(view, rows, mode)
+        files = ChangeWriter(view=view, mode=mode).files(rows)
         remove_quietly(view.io, [file.path for file in files])
         return sum(file.record_count for file in files)
 

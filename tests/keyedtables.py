@@ -19,7 +19,7 @@ from pyarctic.errors import Unsupported
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.transforms import partition_values
 from pyarctic.iceberg.writing import FileNames, NewFile, Target
-from pyarctic.tables.baseload import Scope, write_load
+from pyarctic.tables.baseload import LoadWriter, Scope
 from pyarctic.tables.changefiles import CHANGE_ACTION, FILE_OFFSET
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.fanout import Fanout
@@ -28,6 +28,7 @@ from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.rows import fitted
 from pyarctic.tables.storefiles import FileKind
+from pyarctic.tables.writes import BaseWrite, Note
 from tests.keyedwords import (
     KEYS,
     REGIONS,
@@ -447,9 +448,9 @@ class KeyedModel:
         rows = self.rows()
         handle = self.handle().refresh()
         scope = Scope(replace="partitions")
-        load = write_load(handle.view, self.data(rows), scope, transaction)
+        files = LoadWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
         try:
-            change = handle._replacing(scope, load, transaction)
+            change = BaseWrite(handle, scope)._replacing(tuple(files), Note(), transaction)
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             return

@@ -106,6 +106,11 @@ def declared_names() -> list[str]:
     return sorted({*_process.declared, *load().catalogs})
 
 
+def known_catalogs() -> dict[str, dict[str, str]]:
+    """The properties of all of them, for another process to declare."""
+    return {name: dict(catalog_properties(name) or {}) for name in declared_names()}
+
+
 def as_text(value: object) -> str:
     """A property as PyIceberg wants it: a string, booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

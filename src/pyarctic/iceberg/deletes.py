@@ -73,15 +73,20 @@ class DeleteMatches:
 
     def unused(self) -> pl.DataFrame:
         """The delete files that hit no data file at all, and will hit none: data that comes later is too new for them."""
-        idle = [
-            self.by_kind[kind].filter(
-                ~_covered(self.data[f"{kind}_from"], self.data[f"{kind}_to"], self.by_kind[kind].height)
-            )
-            for kind in KINDS
-        ]
-        hit = self.data["vector"].drop_nulls()
-        vectors = self.vectors.with_row_index("row").filter(~pl.col("row").is_in(hit.implode())).drop("row")
-        return pl.concat([*idle, vectors]).drop("position_scope")
+        return self._deletes(self.data, hit=False)
+
+    def hitting(self, data: pl.DataFrame) -> pl.DataFrame:
+        """The delete files that hit any of some rows of `data`."""
+        return self._deletes(data, hit=True)
+
+    def _deletes(self, data: pl.DataFrame, *, hit: bool) -> pl.DataFrame:
+        parts = []
+        for kind, frame in self.by_kind.items():
+            covered = _covered(data[f"{kind}_from"], data[f"{kind}_to"], frame.height)
+            parts.append(frame.filter(covered if hit else ~covered))
+        named = pl.col("row").is_in(data["vector"].drop_nulls().implode())
+        vectors = self.vectors.with_row_index("row").filter(named if hit else ~named).drop("row")
+        return pl.concat([*parts, vectors]).drop("position_scope")
 
     def of(self, row: int) -> FileDeletes:
         """The deletes of the data file in the given row, as frames of delete files."""

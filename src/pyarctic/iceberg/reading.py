@@ -13,18 +13,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 
 from pyarctic.iceberg.datafiles import MakeFilter, OpenFile, Pace, Piece, damage_told, read_pieces
 from pyarctic.iceberg.deletefiles import DeletePortion, EqualityDeletes, Mask, PositionDeletes, refuse_encrypted
 from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches
+from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import Projection
 from pyarctic.iceberg.vectors import Positions
+from pyarctic.iceberg.wire import trimmed
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType())
 LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType())
@@ -43,11 +45,21 @@ class TableView:
     metadata: TableMetadata
     io: FileIO
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent elsewhere it is a table without a history: enough to read and write files of it, and little to send."""
+        return _view, (self.name, trimmed(self.metadata).model_dump_json(), dict(self.io.properties))
+
     @property
     def snapshot_id(self) -> int | None:
         """The current snapshot, on which a change would be planned."""
         current = self.metadata.current_snapshot()
         return current.snapshot_id if current else None
+
+
+def _view(name: str, metadata: str, io_properties: dict[str, str]) -> TableView:
+    close_gaps()  # before metadata of version 3 is read
+    understood = TableMetadataUtil.parse_raw(metadata)
+    return TableView(name=name, metadata=understood, io=load_file_io(io_properties, understood.location))
 
 
 def newest_first(metadata: TableMetadata) -> list[Schema]:

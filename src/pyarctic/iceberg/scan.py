@@ -61,26 +61,34 @@ class Scan:
         wanted: tuple[NestedField, ...],
         condition: BooleanExpression,
         files: FileList | None,
+        *,
+        is_pruned: bool = False,
     ) -> None:
-        self._table = table
+        """`is_pruned`: the files are those that the condition leaves."""
+        self.table = table
         self._snapshot = snapshot
-        self._table_schema = schema
-        self._wanted = wanted
-        self._condition = condition
+        self.table_schema = schema
+        self.wanted = wanted
+        self.condition = condition
         self._files = files
+        self._is_pruned = is_pruned
 
     def __repr__(self) -> str:
-        where = "" if self._condition == conditions.ALL else f" where {self._condition}"
-        return f"<Scan of {self._table.name}: {', '.join(field.name for field in self._wanted)}{where}>"
+        where = "" if self.condition == conditions.ALL else f" where {self.condition}"
+        return f"<Scan of {self.table.name}: {', '.join(field.name for field in self.wanted)}{where}>"
+
+    @property
+    def table_name(self) -> str:
+        return self.table.name
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
-        return arrow_schema(self._wanted)
+        return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows; memory is bounded whatever the size of the table."""
-        with about(table=self._table.name):
+        with about(table=self.table.name):
             asked, reading = self._reading()
             for file in reading.files():
                 yield from asked.batches(file)
@@ -91,30 +99,37 @@ class Scan:
 
     def count(self) -> int:
         """The number of rows; files without deletes and conditions are counted by their metadata."""
-        with about(table=self._table.name):
+        with about(table=self.table.name):
             asked, reading = self._reading()
             return sum(asked.count(file, self.plan) for file in reading.files())
 
     @cached_property
     def plan(self) -> DeleteMatches:
         """The data files to read, with their deletes."""
-        table, files = self._table, self._files
+        table, files = self.table, self._files
         if files is None:
             files = FileList.of(table.metadata, table.io, self._snapshot)
         everything = files.frame()
         data = everything.filter(IS_DATA)
-        if self._condition != conditions.ALL:
-            schema = conditions.with_null_parents(self._table_schema)
-            data = prune_partitions(data, table.metadata, schema, self._condition)
-            data = prune_by_metrics(data, files, table.io, schema, conditions.bound(schema, self._condition))
+        if self.condition != conditions.ALL and not self._is_pruned:
+            schema = conditions.with_null_parents(self.table_schema)
+            data = prune_partitions(data, table.metadata, schema, self.condition)
+            data = prune_by_metrics(data, files, table.io, schema, conditions.bound(schema, self.condition))
         unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
         return match_deletes(pl.concat([data, everything.filter(~IS_DATA)]), unpartitioned)
 
+    def restricted_to(self, paths: pl.Series) -> Scan:
+        """The same of some of its data files."""
+        files = self._files or FileList.of(self.table.metadata, self.table.io, self._snapshot)
+        kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
+        some = FileList(files.table_uuid, {("", None): kept})
+        return Scan(self.table, None, self.table_schema, self.wanted, self.condition, some, is_pruned=True)
+
     def _reading(self) -> tuple[Asked, Reading]:
-        asked = Asked(self._table_schema, self._wanted, self._condition)
-        io, metadata = self._table.io, self._table.metadata
+        asked = Asked(self.table_schema, self.wanted, self.condition)
+        io, metadata = self.table.io, self.table.metadata
         positions = PositionDeletes(io, DELETE_MEMORY_BYTES)
-        equality = EqualityDeletes(io, [self._table_schema, *newest_first(metadata)], DELETE_MEMORY_BYTES)
+        equality = EqualityDeletes(io, [self.table_schema, *newest_first(metadata)], DELETE_MEMORY_BYTES)
         return asked, Reading(metadata, io, self.plan, positions, equality, asked.row_groups)
 
 

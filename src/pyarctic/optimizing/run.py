@@ -26,7 +26,7 @@ from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_ex
 from pyarctic.optimizing.observe import check_kind, evaluate_table
 from pyarctic.optimizing.plan import Plan, make_plan
 from pyarctic.optimizing.report import Amounts, Health, Report
-from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, trimmed
+from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, job_metadata
 from pyarctic.tables import Table
 
 KindChoice = Literal["auto", "minor", "major", "full"]
@@ -183,7 +183,7 @@ class _Run:
         return Job(
             id=str(uuid.uuid4()),
             table=self._table.name,
-            metadata=trimmed(metadata),
+            metadata=job_metadata(metadata),
             snapshot_id=snapshot.snapshot_id,
             sequence_number=None if isinstance(metadata, TableMetadataV1) else snapshot.sequence_number or 0,
             memory_bytes=self._options.memory_bytes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
@@ -15,7 +14,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyarctic.errors import ArcticError
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.filelist import IS_DATA
-from pyarctic.iceberg.writing import Metrics, NewFile
+from pyarctic.iceberg.wire import file_from_json, file_to_json, trimmed
+from pyarctic.iceberg.writing import NewFile
 
 Kind = Literal["minor", "major", "full"]
 KINDS: tuple[Kind, ...] = ("minor", "major", "full")
@@ -109,21 +109,9 @@ class Job:
         return cls(**{**document, "metadata": metadata})
 
 
-def trimmed(metadata: TableMetadata) -> TableMetadata:
+def job_metadata(metadata: TableMetadata) -> TableMetadata:
     """As much of a table's metadata as tasks need."""
-    properties = {key: value for key, value in metadata.properties.items() if key.startswith(_KEPT_PROPERTIES)}
-    return metadata.model_copy(
-        update={
-            "properties": properties,
-            "snapshots": [],
-            "snapshot_log": [],
-            "metadata_log": [],
-            "refs": {},
-            "current_snapshot_id": None,
-            "statistics": [],
-            "partition_statistics": [],
-        }
-    )
+    return trimmed(metadata, lambda key: key.startswith(_KEPT_PROPERTIES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +147,12 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"add": [_file_to_json(file) for file in self.add]}
+        return values | {"add": [file_to_json(file) for file in self.add]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         decoder = PartitionDecoder(metadata)
-        return cls(**{**document, "add": tuple(_file_from_json(file, decoder) for file in document["add"])})
+        return cls(**{**document, "add": tuple(file_from_json(file, decoder) for file in document["add"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,26 +198,3 @@ class Progress:
     task: int
     rows: int = field(default=0)
     bytes: int = field(default=0)
-
-
-def _file_to_json(file: NewFile) -> dict[str, Any]:
-    values = {entry.name: getattr(file, entry.name) for entry in fields(file)}
-    metrics = {entry.name: dict(getattr(file.metrics, entry.name)) for entry in fields(file.metrics)}
-    for bounds in ("lower_bounds", "upper_bounds"):
-        metrics[bounds] = {key: b64encode(value).decode() for key, value in metrics[bounds].items()}
-    return values | {"partition": PartitionDecoder.key_of(file.partition), "metrics": metrics}
-
-
-def _file_from_json(document: Mapping[str, Any], decoder: PartitionDecoder) -> NewFile:
-    metrics = {name: {int(key): value for key, value in values.items()} for name, values in document["metrics"].items()}
-    for bounds in ("lower_bounds", "upper_bounds"):
-        metrics[bounds] = {key: b64decode(value) for key, value in metrics[bounds].items()}
-    return NewFile(
-        **{
-            **document,
-            "partition": decoder.values(document["spec_id"], document["partition"]),
-            "metrics": Metrics(**metrics),
-            "split_offsets": tuple(document["split_offsets"]),
-            "equality_ids": tuple(document["equality_ids"]),
-        }
-    )

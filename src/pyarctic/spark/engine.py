@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -19,23 +18,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyarctic._version import __version__
-from pyarctic.errors import ConfigError
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.optimizing.engines import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage
 from pyarctic.optimizing.leftovers import remove_attempt
-from pyarctic.spark.session import runs_here
-from pyarctic.spark.shipping import is_remote, ship
+from pyarctic.spark.executors import check_version, reach_executors, slots
+from pyarctic.spark.failures import reason
+from pyarctic.spark.shipping import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SUBMISSION = 1000
 """Attempts are numbered by submission and, within one, by Spark."""
-_REMOTE_TASKS_AT_A_TIME = 8
 _KILL_SECONDS = 4.0
 """So long a cancelled task may go on: `spark.python.task.killTimeout`, and a little more."""
-_LONGEST_REASON = 500
 
 
 class SparkEngine:
@@ -45,11 +42,10 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, workers: int | None = None) -> None:
         self._spark = spark
-        self._workers = workers or _slots(spark)
+        self._workers = workers or slots(spark)
 
     def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
-        if is_remote(self._spark) or not runs_here(str(self._spark.sparkContext.master)):
-            ship(self._spark)
+        reach_executors(self._spark)
         tag = f"arctic-{uuid.uuid4()}"
         work = _Work(self._spark, tag, job, io)
         pool = ThreadPoolExecutor(max_workers=max(min(self._workers, len(tasks)), 1), thread_name_prefix="arctic-spark")
@@ -193,11 +189,7 @@ def answered(job: str, io_properties: dict[str, str], task: str, attempt: int, v
 def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
     from pyarctic.optimizing.kernel import Bench, execute
 
-    if version != __version__:
-        raise ConfigError(
-            f"the executor has PyArctic {__version__}, the driver {version}",
-            hint="Install the driver's version on executors, or none: then they get it from the driver.",
-        )
+    check_version(version)
     if job["id"] not in _benches:
         _benches.clear()
         _benches[job["id"]] = Bench.opened(job, io_properties)
@@ -209,18 +201,6 @@ def _told(task: Task, attempt: int, error: Exception) -> TaskFailure:
         task=task.id,
         attempt=attempt,
         code="spark",
-        detail=f"Spark could not run the task: {_reason(error)}",
+        detail=f"Spark could not run the task: {reason(error)}",
         hint="Spark's log tells more. Executors need PyArctic's libraries in their Python: docs/spark.md.",
     )
-
-
-def _reason(error: Exception) -> str:
-    """The line that tells most: what Python raised on the executor, or why the job was given up."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"(?!org\.|java\.)[\w.]+(Error|Exception): ", line)]
-    given_up = [line for line in lines if "Job aborted" in line]
-    return (raised[-1:] or given_up or lines or [type(error).__name__])[0][:_LONGEST_REASON]
-
-
-def _slots(spark: SparkSession) -> int:
-    return _REMOTE_TASKS_AT_A_TIME if is_remote(spark) else int(spark.sparkContext.defaultParallelism)

@@ -30,7 +30,7 @@ def register_functions(spark: SparkSession) -> None:
     """Make the functions known to a session."""
     from pyspark.sql.functions import udtf
 
-    catalogs = {name: dict(config.catalog_properties(name) or {}) for name in config.declared_names()}
+    catalogs = config.known_catalogs()
 
     # Classes made here go to Spark by value, with the catalogs they close over; one of a module would find none.
     class Optimize:
@@ -62,7 +62,7 @@ def optimized_row(
     """Optimize a table; the report as one row of OPTIMIZE_COLUMNS."""
     import pyarctic
 
-    _declare(catalogs)
+    declare(catalogs)
     report = pyarctic.optimize(table, kind=kind, where=where, dry_run=dry_run)
     return (
         report.table,
@@ -89,7 +89,7 @@ def explained_rows(
     """Every rule of every partition as a row of EXPLAIN_COLUMNS."""
     import pyarctic
 
-    _declare(catalogs)
+    declare(catalogs)
     for row in pyarctic.explain(table, kind=kind, where=where).partitions:
         for rule in row.rules:
             yield (
@@ -107,6 +107,7 @@ def explained_rows(
             )
 
 
-def _declare(catalogs: Mapping[str, Mapping[str, str]]) -> None:
+def declare(catalogs: Mapping[str, Mapping[str, str]]) -> None:
+    """In a process of Spark: know the catalogs that the driver knew."""
     for name, properties in catalogs.items():
         config.declare_catalog(name, properties)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
+_DAEMON = "spark.python.daemon.module"
+OUR_DAEMON = "pyarctic.spark.daemon"
 _LOCAL_MASTER = re.compile(r"local(-cluster)?(\[.*\])?|spark://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -59,7 +61,7 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
 def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
     """The settings of a session for this master before the caller's own; `submitted` means by `spark-submit`."""
     # Executors start the daemon before they have any archive, and a driver that runs out of one suggests that they need it.
-    daemon = {} if is_archived() else {"spark.python.daemon.module": "pyarctic.spark.daemon"}
+    daemon = {} if is_archived() else {_DAEMON: OUR_DAEMON}
     settings = {
         **daemon,
         "spark.sql.python.filterPushdown.enabled": "true",
@@ -71,11 +73,23 @@ def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:
     # "default" and not "extra" options: Spark joins the two, so callers keep the extra ones for themselves.
     settings |= {
         "spark.master": master,
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        # The deeper stack is for the end of a stream: Spark 4.1 looks for its own name in a long text, by recursion.
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Xss8m",
     }
     if is_local(master):
         settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK, "spark.ui.enabled": "false"}
     return settings
+
+
+def missing_settings(spark: SparkSession) -> list[str]:
+    """What `session` would have set for this master and cannot be set any more, and what it is good for."""
+    context = spark.sparkContext
+    found = []
+    if context.getConf().get(_DAEMON, "") != OUR_DAEMON and runs_here(str(context.master)):
+        found.append(f"{_DAEMON}={OUR_DAEMON} (small tasks take a fifth of the time)")
+    if runs_here(str(context.master)) and context.pythonExec != sys.executable:
+        found.append(f"PYSPARK_PYTHON={sys.executable} (tasks run {context.pythonExec})")
+    return found
 
 
 def _without_submitted(settings: Mapping[str, str]) -> dict[str, str]:

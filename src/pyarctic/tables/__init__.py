@@ -4,6 +4,7 @@ Knows which store of a table answers a question. Keyed tables have two, for chan
 Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tables have one, the table itself.
 """
 
+from pyarctic.iceberg.committing import Once
 from pyarctic.tables.columns import schema_of
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.handle import Table
@@ -15,6 +16,7 @@ from pyarctic.tables.opening import create_table, drop_table, open_table
 __all__ = [
     "InputFile",
     "KeyedTable",
+    "Once",
     "Table",
     "TableAdvice",
     "create_table",

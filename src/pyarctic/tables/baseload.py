@@ -8,7 +8,7 @@ began, and none that comes later.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,14 +86,6 @@ def _where_null(condition: BooleanExpression, columns: Set[int]) -> BooleanExpre
     return condition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Files that were written for Base, and the partitions they belong to."""
-
-    files: tuple[NewFile, ...]
-    partitions: frozenset[Place]
-
-
 def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExpression | None) -> Scope:
     if replace not in ("table", "partitions"):
         raise UsageError(f"unknown scope of an overwrite: {replace!r}", hint="One of: table, partitions.")
@@ -104,30 +96,40 @@ def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExp
     return Scope(condition=conditions.bound(metadata.schema(), conditions.understood(metadata.schema(), where)))
 
 
-def write_load(view: TableView, data: Any, scope: Scope, transaction_id: int) -> Load:
-    """Write rows as files of Base; nothing is committed. Of several rows with one key the last one counts."""
-    metadata = view.metadata
-    keys = layout.key_names(metadata)
-    mask = layout.write_mask(metadata.properties, layout.BASE_BUCKETS) if keys else 0
-    twins = _Twins(view) if keys else None
-    with Fanout(view, mask=mask, transaction_id=transaction_id) as out:
-        for batch in batches_of(data):
-            rows = fitted(batch, metadata.schema())
-            check_keys(rows, keys)
+@dataclass(frozen=True, kw_only=True)
+class LoadWriter:
+    """Writes rows as files of Base, or of a table without a key; nothing is committed. It can be sent elsewhere: several may
+    share a load if no key comes to two of them."""
+
+    view: TableView
+    scope: Scope
+    transaction_id: int = 0
+
+    def files(self, data: Any, names: StoreFileNames | None = None) -> list[NewFile]:
+        """Of several rows with one key the last one counts."""
+        view, metadata = self.view, self.view.metadata
+        keys = layout.key_names(metadata)
+        mask = layout.write_mask(metadata.properties, layout.BASE_BUCKETS) if keys else 0
+        names = names or StoreFileNames()
+        twins = _Twins(view, names) if keys else None
+        with Fanout(view, mask=mask, transaction_id=self.transaction_id, names=names) as out:
+            for batch in batches_of(data):
+                rows = fitted(batch, metadata.schema())
+                check_keys(rows, keys)
+                if twins is not None:
+                    twins.add(rows)
+                places = out.places(rows)
+                if self.scope.condition is not None:
+                    _refuse_outside(metadata, self.scope, places.tuples)
+                out.write(rows, places, {"B": None})
+        files = [*out.files]
+        try:
             if twins is not None:
-                twins.add(rows)
-            places = out.places(rows)
-            if scope.condition is not None:
-                _refuse_outside(metadata, scope, places.tuples)
-            out.write(rows, places, {"B": None})
-    files = [*out.files]
-    try:
-        if twins is not None:
-            files.extend(twins.deletes(out.files, transaction_id))
-    except BaseException:
-        remove_quietly(view.io, [file.path for file in files])
-        raise
-    return Load(files=tuple(files), partitions=frozenset(out.partitions))
+                files.extend(twins.deletes(out.files, self.transaction_id))
+        except BaseException:
+            remove_quietly(view.io, [file.path for file in files])
+            raise
+        return files
 
 
 def checked_start(view: TableView, data: Any, scope: Scope) -> Iterator[pa.RecordBatch]:
@@ -154,23 +156,34 @@ def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[An
             )
 
 
-def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, load: Load) -> pl.DataFrame:
-    """The files of Base that go: of the replaced partitions, data and deletes."""
+def places_of(metadata: TableMetadata, files: Sequence[NewFile]) -> frozenset[Place]:
+    """The partitions that get rows by new files."""
+    paths = StorePaths(metadata)
+    return frozenset(paths.place_of(file.spec_id, file.partition) for file in files)
+
+
+def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, new: Set[Place]) -> pl.DataFrame:
+    """The files of Base that go: of the replaced partitions, data and deletes. `new`: the partitions that get rows."""
     frame = files.frame()
-    places = scope.partitions(metadata, frame, load.partitions)
+    places = scope.partitions(metadata, frame, new)
     chosen = pl.DataFrame(sorted(places), schema={"spec_id": pl.Int32, "partition": pl.String}, orient="row")
     return frame.join(chosen, on=["spec_id", "partition"], how="semi", maintain_order="left")
 
 
 def merged_by(
-    metadata: TableMetadata, removed: pl.DataFrame, changes: pl.DataFrame, scope: Scope, load: Load, transaction_id: int
+    metadata: TableMetadata,
+    removed: pl.DataFrame,
+    changes: pl.DataFrame,
+    scope: Scope,
+    new: Set[Place],
+    transaction_id: int,
 ) -> dict[str, int]:
     """Partition path → merged sequence after the overwrite, of all partitions it replaces: also those that had nothing but
     changes."""
     paths = StorePaths(metadata)
-    places = scope.partitions(metadata, changes, load.partitions)
+    places = scope.partitions(metadata, changes, new)
     places |= {(spec_id, key) for spec_id, key in removed.select("spec_id", "partition").unique().iter_rows()}
-    found = {paths.place_of(spec_id, paths.values(spec_id, key)) for spec_id, key in places} | load.partitions
+    found = {paths.place_of(spec_id, paths.values(spec_id, key)) for spec_id, key in places} | new
     merged = dict.fromkeys(sorted({path for path, _ in found}), transaction_id)
     for spec_id, key in changes.select("spec_id", "partition").unique().iter_rows():
         place = paths.place_of(spec_id, paths.values(spec_id, key))
@@ -186,8 +199,9 @@ class _Twins:
     """Keys that come twice in one load. Rows are written as they come; of every key it is remembered by a hash that it came.
     Only where hashes repeat, the keys themselves are read back and compared, and all rows but the last are deleted."""
 
-    def __init__(self, view: TableView) -> None:
+    def __init__(self, view: TableView, names: StoreFileNames) -> None:
         self._view = view
+        self._file_names = names
         metadata = view.metadata
         self._names = list(layout.key_names(metadata))
         self._keys = KeyColumns.of(layout.key_ids(metadata), [metadata.schema()], view.name)
@@ -204,7 +218,6 @@ class _Twins:
         repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
         if not len(repeated):
             return
-        names = StoreFileNames()
         nodes = with_store_facts(_listed(files), "base")
         for (_, node), group in nodes.group_by("place", "node_id", maintain_order=True):
             dead = self._dead([files[number] for number in group["number"]], repeated)
@@ -215,7 +228,7 @@ class _Twins:
                     io=self._view.io,
                     spec_id=first.spec_id,
                     partition=first.partition,
-                    names=names,
+                    names=self._file_names,
                     node_id=int(str(node)),
                     kind="PD",
                     transaction_id=transaction_id,

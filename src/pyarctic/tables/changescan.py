@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+import polars as pl
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import about
-from pyarctic.iceberg import conditions
+from pyarctic.iceberg import TableView, conditions
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.pruning import prune_partitions
 from pyarctic.iceberg.reading import Reading
@@ -33,14 +34,23 @@ class ChangeScan:
     ) -> None:
         self._state = state
         told = Schema(*schema.fields, *CHANGE_COLUMNS.values())
+        self.table_schema = schema
         self._schema = told
-        self._wanted = wanted_fields(told, columns, extra=ALL_COLUMNS)
-        self._condition = conditions.understood(told, where)
+        self.wanted = wanted_fields(told, columns, extra=ALL_COLUMNS)
+        self.condition = conditions.understood(told, where)
+
+    @property
+    def view(self) -> TableView:
+        return self._state.view
+
+    @property
+    def table_name(self) -> str:
+        return self._state.view.name
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
-        return arrow_schema(self._wanted)
+        return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, file by file."""
@@ -59,15 +69,20 @@ class ChangeScan:
 
     @cached_property
     def _asked(self) -> Asked:
-        return Asked(self._schema, self._wanted, self._condition)
+        return Asked(self._schema, self.wanted, self.condition)
+
+    @cached_property
+    def files(self) -> pl.DataFrame:
+        """The files whose partitions fit the condition."""
+        view = self._state.view
+        files = self._state.files.frame()
+        if self.condition != conditions.ALL:
+            files = prune_partitions(files, view.metadata, conditions.with_null_parents(self._schema), self.condition)
+        return files
 
     @cached_property
     def _reading(self) -> Reading:
-        view = self._state.view
-        files = self._state.files.frame()
-        if self._condition != conditions.ALL:
-            files = prune_partitions(files, view.metadata, conditions.with_null_parents(self._schema), self._condition)
-        return change_reading(view, files)
+        return change_reading(self._state.view, self.files)
 
     def _files(self) -> Iterator[ChangeFile]:
         files = with_changes(self._reading.numbered())

@@ -6,6 +6,8 @@ after-image, inserted, with the same offset. All of a write becomes visible by o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -30,30 +32,48 @@ from pyarctic.tables.changefiles import (
 from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted
-from pyarctic.tables.storefiles import FileKind
+from pyarctic.tables.storefiles import FileKind, StoreFileNames
 
 ChangeMode = Literal["insert", "upsert", "delete", "cdc"]
 Offsets = npt.NDArray[np.int64]
 
 
-def write_changes(view: TableView, data: Any, mode: ChangeMode, moves: Moves | None = None) -> list[NewFile]:
-    """Write the files of some changes; nothing is committed. `view` is the change store. With `moves` the rows that keys
-    have in other partitions are deleted there."""
-    mask = layout.write_mask(view.metadata.properties, layout.CHANGE_BUCKETS)
-    with Fanout(view, mask=mask, extra_fields=(FILE_OFFSET,)) as out:
-        writer = _Writer(view, out, mode, moves)
-        for batch in batches_of(data):
-            if batch.num_rows or mode == "cdc":
-                writer.write(batch)
-    return out.files
+@dataclass(frozen=True, kw_only=True)
+class ChangeWriter:
+    """Writes the files of some changes; nothing is committed. It can be sent elsewhere: several may share a write if no key
+    comes to two of them."""
+
+    view: TableView
+    """The change store."""
+    mode: ChangeMode
+
+    def files(self, data: Any, names: StoreFileNames | None = None, moves: Moves | None = None) -> list[NewFile]:
+        """With `moves` the rows that keys have in other partitions are deleted there."""
+        mask = layout.write_mask(self.view.metadata.properties, layout.CHANGE_BUCKETS)
+        with Fanout(self.view, mask=mask, extra_fields=(FILE_OFFSET,), names=names) as out:
+            writer = _Writer(layout.key_names(self.view.metadata), out, self.mode, moves)
+            for batch in batches_of(data):
+                if batch.num_rows or self.mode == "cdc":
+                    writer.write(*self.understood(batch, looks_up=moves is not None))
+        return out.files
+
+    def understood(self, batch: pa.RecordBatch, *, looks_up: bool) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """Rows in the columns of the table, with what they are if they say it; or an error about what does not fit."""
+        metadata = self.view.metadata
+        actions = _actions(batch, self.mode)
+        if self.mode == "delete" and not looks_up:
+            sources = {field.source_id for field in metadata.spec().fields}
+            _require([f.name for f in metadata.schema().fields if sources & set(Schema(f).field_ids)], batch)
+        # Who reads changes elsewhere gets these columns too, and may hand them on.
+        extra = CHANGE_COLUMNS if self.mode == "cdc" else ()
+        rows = fitted(batch, metadata.schema(), fill=self.mode == "delete", extra=[*extra])
+        check_keys(rows, layout.key_names(metadata))
+        return rows, actions
 
 
 class _Writer:
-    def __init__(self, view: TableView, out: Fanout, mode: ChangeMode, moves: Moves | None) -> None:
-        self._schema = view.metadata.schema()
-        self._keys = layout.key_names(view.metadata)
-        sources = {field.source_id for field in view.metadata.spec().fields}
-        self._partition_columns = [f.name for f in self._schema.fields if sources & set(Schema(f).field_ids)]
+    def __init__(self, keys: Sequence[str], out: Fanout, mode: ChangeMode, moves: Moves | None) -> None:
+        self._keys = keys
         self._out = out
         self._mode = mode
         self._moves = moves
@@ -62,14 +82,7 @@ class _Writer:
         self._last: pa.RecordBatch | None = None
         """The last row of the batch before, if it is a before-image whose after-image may follow."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        actions = self._actions(batch)
-        # Who reads changes elsewhere gets these columns too, and may hand them on.
-        extra = CHANGE_COLUMNS if self._mode == "cdc" else ()
-        if self._mode == "delete" and self._moves is None:
-            self._require_partition(batch)
-        rows = fitted(batch, self._schema, fill=self._mode == "delete", extra=[*extra])
-        check_keys(rows, self._keys)
+    def write(self, rows: pa.RecordBatch, actions: pa.Array | None) -> None:
         if self._moves is not None:
             arrives = self._mode == "upsert"
             for chunk in self._moves.chunks(rows, self._out) if arrives else [rows]:
@@ -80,15 +93,6 @@ class _Writer:
             self._write_cdc(rows, actions)
         else:
             self._write_plain(rows)
-
-    def _require_partition(self, batch: pa.RecordBatch) -> None:
-        """Filled with null, a partition column would send the delete where the key is not."""
-        if missing := [name for name in self._partition_columns if name not in batch.schema.names]:
-            raise UsageError(
-                f"rows to delete lack the partition column {missing[0]}",
-                hint="Give it, or have the keys looked up: across_partitions=True.",
-                column=missing[0],
-            )
 
     def _write_plain(self, rows: pa.RecordBatch) -> None:
         each = 2 if self._mode == "upsert" else 1
@@ -108,29 +112,6 @@ class _Writer:
             if chosen.any():
                 told = {kind: pa.array(offsets[chosen])}
                 self._out.write(rows.filter(pa.array(chosen)), places.filtered(chosen), told)
-
-    def _actions(self, batch: pa.RecordBatch) -> pa.Array | None:
-        name = CHANGE_ACTION.name
-        if self._mode != "cdc":
-            if name in batch.schema.names:
-                raise UsageError(f"rows have a column {name}", hint='Write them with mode="cdc", or drop the column.')
-            return None
-        if name not in batch.schema.names:
-            raise UsageError(
-                f'mode "cdc" needs a column {name}', hint=f"Each row says what it is: {', '.join(ACTIONS)}.", column=name
-            )
-        actions = batch.column(name)
-        if pa.types.is_dictionary(actions.type):
-            actions = actions.dictionary_decode()
-        if not (pa.types.is_string(actions.type) or pa.types.is_large_string(actions.type)):
-            raise UsageError(f"column {name} is {actions.type}, not text", hint=f"One of: {', '.join(ACTIONS)}.")
-        known = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
-        if not pc.all(known).as_py():
-            row = pc.index(known, False).as_py()  # the value looked for
-            raise UsageError(
-                f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name
-            )
-        return actions
 
     def _cdc_offsets(self, rows: pa.RecordBatch, actions: pa.Array) -> tuple[Offsets, npt.NDArray[np.bool_]]:
         """Offsets, and which rows are deleted. An after-image right behind its before-image shares its offset."""
@@ -158,3 +139,37 @@ class _Writer:
             offsets = pa.array(np.arange(self._count + 1, self._count + old.num_rows + 1))
             self._count += old.num_rows
             self._out.write(old, self._out.places(old), {"ED": offsets})
+
+
+def _actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
+    name = CHANGE_ACTION.name
+    if mode != "cdc":
+        if name in batch.schema.names:
+            raise UsageError(f"rows have a column {name}", hint='Write them with mode="cdc", or drop the column.')
+        return None
+    if name not in batch.schema.names:
+        raise UsageError(
+            f'mode "cdc" needs a column {name}', hint=f"Each row says what it is: {', '.join(ACTIONS)}.", column=name
+        )
+    actions = batch.column(name)
+    if pa.types.is_dictionary(actions.type):
+        actions = actions.dictionary_decode()
+    if not (pa.types.is_string(actions.type) or pa.types.is_large_string(actions.type)):
+        raise UsageError(f"column {name} is {actions.type}, not text", hint=f"One of: {', '.join(ACTIONS)}.")
+    known = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
+    if not pc.all(known).as_py():
+        row = pc.index(known, False).as_py()  # the value looked for
+        raise UsageError(
+            f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name
+        )
+    return actions
+
+
+def _require(partition_columns: Sequence[str], batch: pa.RecordBatch) -> None:
+    """Filled with null, a partition column would send the delete where the key is not."""
+    if missing := [name for name in partition_columns if name not in batch.schema.names]:
+        raise UsageError(
+            f"rows to delete lack the partition column {missing[0]}",
+            hint="Give it, or have the keys looked up: across_partitions=True.",
+            column=missing[0],
+        )

@@ -14,7 +14,7 @@ from pyiceberg.types import NestedField
 
 from pyarctic.iceberg import TableView
 from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import DataFileWriter, FileNames, NewFile, Rolling, Target, file_schema
+from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
 from pyarctic.iceberg.writing.parquet import worthy_dictionaries
 from pyarctic.iceberg.writing.properties import positive_property
 from pyarctic.tables import layout
@@ -38,17 +38,17 @@ class Fanout:
         mask: int,
         transaction_id: int = 0,
         extra_fields: Sequence[NestedField] = (),
+        names: StoreFileNames | None = None,
     ) -> None:
-        """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table."""
+        """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table. `names`: those of a
+        writer among others."""
         metadata = view.metadata
         self.files: list[NewFile] = []
-        self.partitions: set[Place] = set()
-        """Partitions that got rows."""
         self._view = view
         self._mask = mask
         self._transaction_id = transaction_id
         self._extra = tuple(extra_fields)
-        self._names, self._plain_names = StoreFileNames(), FileNames()
+        self._names = names or StoreFileNames()
         self._paths = StorePaths(metadata)
         self._spec = metadata.spec()
         self._schema = metadata.schema()
@@ -110,7 +110,6 @@ class Fanout:
         place = self._paths.place_of(self._spec.spec_id, partition)
         key = (place, node, kind)
         if key not in self._writers:
-            self.partitions.add(place)
             target = self._target(partition, node, kind)
             self._writers[key] = DataFileWriter(
                 target, extra_fields=self._extra, rolling=self._rolling, dictionaries=self._dictionaries
@@ -120,7 +119,7 @@ class Fanout:
     def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:
         metadata, io, spec_id = self._view.metadata, self._view.io, self._spec.spec_id
         if layout.store_of(metadata.properties) is None:
-            return Target(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._plain_names)
+            return Target(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._names)
         return StoreTarget(
             metadata=metadata,
             io=io,

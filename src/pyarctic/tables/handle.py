@@ -28,7 +28,7 @@ from pyarctic.iceberg import (
     reaching,
     snapshot_by_id,
 )
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Outcome, commit, mergeable_manifests
+from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifests import ManifestReader
 from pyarctic.iceberg.scan import scan
 from pyarctic.tables import layout
@@ -37,9 +37,9 @@ from pyarctic.tables.commits import ManifestReport, accepted, remove_unused
 from pyarctic.tables.describe import snapshot_frame, table_facts
 from pyarctic.tables.evolving import Evolution, evolve
 from pyarctic.tables.layout import Kind
-from pyarctic.tables.plainwriter import write_plain
 from pyarctic.tables.storefiles import Store
 from pyarctic.tables.timetravel import chosen_snapshot
+from pyarctic.tables.writes import PlainWrite, Write
 
 _ATTEMPTS = 10
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
@@ -265,21 +265,42 @@ class Table:
         replace: str = "table",
         where: str | BooleanExpression | None = None,
     ) -> int | None:
-        """Write rows by one commit; gives the snapshot, or None if there was nothing to write.
+        """Write rows by one commit; gives the snapshot (of the change store, or of Base for an overwrite), or None if there
+        was nothing to write.
 
         `mode`: "insert", or "overwrite" to replace rows: all of them, those of the partitions that get rows
-        (`replace="partitions"`), or those of the partitions that `where` selects. Other modes need a primary key."""
+        (`replace="partitions"`), or those of the partitions that `where` selects. With a primary key also "upsert", which
+        deletes a key before it inserts it; "delete", which needs the key and partition columns only; "cdc", which takes rows
+        with `_change_action`. `across_partitions` deletes rows of the same keys in other partitions as well, for upsert and
+        delete."""
         with about(table=self.name):
-            if mode in ("upsert", "delete", "cdc") or across_partitions:
-                what = "across_partitions" if across_partitions else f"mode {mode!r}"
-                raise UsageError(f"{what} needs a primary key", hint="Without one, rows are inserted or overwritten.")
-            if mode not in ("insert", "overwrite"):
-                raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
-            if self.store == "change":
-                raise UsageError("this is the change store of a table", hint="Write to the table itself.")
-            if mode == "insert" and (where is not None or replace != "table"):
-                raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
-            return write_plain(self, data, checked_scope(self._loaded.metadata, replace, where), appends=mode == "insert")
+            write = self.prepare_write(mode, across_partitions=across_partitions, replace=replace, where=where)
+            return write.rows(data)
+
+    def has_done(self, once: Once) -> bool:
+        """Whether a numbered step was committed to the table, as far as it was loaded."""
+        return once.is_done(self._loaded.metadata)
+
+    def prepare_write(
+        self,
+        mode: str = "insert",
+        *,
+        across_partitions: bool = False,
+        replace: str = "table",
+        where: str | BooleanExpression | None = None,
+    ) -> Write:
+        """Check all but the rows of a write: for those who write the files elsewhere."""
+        if mode in ("upsert", "delete", "cdc") or across_partitions:
+            what = "across_partitions" if across_partitions else f"mode {mode!r}"
+            raise UsageError(f"{what} needs a primary key", hint="Without one, rows are inserted or overwritten.")
+        if mode not in ("insert", "overwrite"):
+            raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
+        if self.store == "change":
+            raise UsageError("this is the change store of a table", hint="Write to the table itself.")
+        if mode == "insert" and (where is not None or replace != "table"):
+            raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
+        scope = checked_scope(self._loaded.metadata, replace, where)
+        return PlainWrite(self, scope, appends=mode == "insert")
 
     def evolve(
         self,

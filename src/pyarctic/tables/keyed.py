@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
-from pyarctic.errors import Conflict, Damaged, NotFound, Rejected, Unsupported, UsageError, about
+from pyarctic.errors import NotFound, UsageError, about
 from pyarctic.iceberg import reaching, snapshot_by_id
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.keyindex import KeyIndex, codes_of
+from pyarctic.iceberg.committing import Once
 from pyarctic.tables import layout
-from pyarctic.tables.baseload import Load, Scope, checked_scope, checked_start, merged_by, replaced_files, write_load
+from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.changefiles import change_reading
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.changescan import ChangeScan
-from pyarctic.tables.changewriter import ChangeMode, write_changes
-from pyarctic.tables.commits import remove_unused
 from pyarctic.tables.evolving import Evolution, are_equal, catch_up
 from pyarctic.tables.handle import RowScan, Table
 from pyarctic.tables.layout import Kind
 from pyarctic.tables.mergedplan import unmerged
 from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
-from pyarctic.tables.moving import Moves
-from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.mergedstate import merged_sequences
 from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.timetravel import chosen_snapshot, is_by
+from pyarctic.tables.writes import BaseWrite, ChangeWrite, Write
 
 STORES = ("merged", "base", "change")
 _TRANSACTION_BEGUN = "tx.begin.signature"
@@ -175,108 +168,36 @@ class KeyedTable(Table):
             reading = change_reading(view, with_changes(frame))
             return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
 
-    def write(
+    def has_done(self, once: Once) -> bool:
+        return super().has_done(once) or self.change_store.has_done(once)
+
+    def prepare_write(
         self,
-        data: Any,
         mode: str = "insert",
         *,
         across_partitions: bool = False,
         replace: str = "table",
         where: str | BooleanExpression | None = None,
-    ) -> int | None:
-        """Write rows by one commit; gives the snapshot of the change store, or of Base for an overwrite; None if there was
-        nothing to write.
-
-        `mode`: "insert"; "upsert" deletes a key before it inserts it; "delete" needs the key and partition columns only;
-        "cdc" takes rows with `_change_action`; "overwrite" replaces Base: all of it, the partitions of the rows
-        (`replace="partitions"`), or the partitions that `where` selects. `across_partitions` deletes rows of the same keys
-        in other partitions as well, for upsert and delete."""
-        with about(table=self.name):
-            layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
-            if mode == "overwrite":
-                if across_partitions:
-                    raise UsageError("across_partitions is for upsert and delete")
-                return self._overwrite(data, checked_scope(self._loaded.metadata, replace, where))
-            if where is not None or replace != "table":
-                raise UsageError(f'mode "{mode}" replaces nothing', hint='where and replace are for mode="overwrite".')
-            if mode == "insert" and self.properties.get(_UPSERT_ENABLED, "").lower() == "true":
-                mode = "upsert"  # the table says that other engines' inserts are upserts, and so are ours
-            if mode not in ("insert", "upsert", "delete", "cdc"):
-                raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, upsert, delete, cdc, overwrite.")
-            if across_partitions and mode not in ("upsert", "delete"):
+    ) -> Write:
+        layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
+        if mode == "overwrite":
+            if across_partitions:
                 raise UsageError("across_partitions is for upsert and delete")
-            if across_partitions:  # rows that others have moved since must be found where they are
-                self.refresh()
+            scope = checked_scope(self._loaded.metadata, replace, where)
             self._catch_up()
-            return self._write_changes(data, mode, across_partitions)  # type: ignore[arg-type]
-
-    def _write_changes(self, data: Any, mode: ChangeMode, across: bool) -> int | None:
-        moves = None
-        if across:
-            data = list(batches_of(data))
-            moves = self._moves(data, mode)
-        files = write_changes(self.change_store.view, data, mode, moves)
-        if not files:
-            return None
-        try:
-            return self.change_store._append(add=tuple(files)).snapshot_id
-        except (Conflict, Rejected) as refusal:  # otherwise it is not known whether they are in the table
-            remove_unused(self._loaded.io, [file.path for file in files], refusal)
-            raise
-
-    def _moves(self, batches: list[pa.RecordBatch], mode: ChangeMode) -> Moves:
-        """Look up where the keys of some rows are now: a merged read of key and partition columns, and of columns that a
-        deleted row cannot do without."""
-        schema, names = self.schema, self.primary_key
-        rows = [fitted(batch, schema, fill=mode == "delete") for batch in batches]
-        for batch in rows:
-            check_keys(batch, names)
-        asked = pl.concat([keys_of(batch, names) for batch in rows]) if rows else None
-        sources = {field.source_id for field in self._loaded.metadata.spec().fields}
-        columns = [f.name for f in schema.fields if f.name in names or f.required or sources & set(Schema(f).field_ids)]
-        scan = self.scan(columns)
-        found: Iterable[pa.RecordBatch] = ()
-        if asked is not None and asked.height:
-            index = KeyIndex([codes_of(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
-            found = (batch.filter(pa.array(index.marked(keys_of(batch, names), 0))) for batch in scan.batches())
-        return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
-
-    def _overwrite(self, data: Any, scope: Scope) -> int | None:
+            return BaseWrite(self, scope)
+        if where is not None or replace != "table":
+            raise UsageError(f'mode "{mode}" replaces nothing', hint='where and replace are for mode="overwrite".')
+        if mode == "insert" and self.properties.get(_UPSERT_ENABLED, "").lower() == "true":
+            mode = "upsert"  # the table says that other engines' inserts are upserts, and so are ours
+        if mode not in ("insert", "upsert", "delete", "cdc"):
+            raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, upsert, delete, cdc, overwrite.")
+        if across_partitions and mode not in ("upsert", "delete"):
+            raise UsageError("across_partitions is for upsert and delete")
+        if across_partitions:  # rows that others have moved since must be found where they are
+            self.refresh()
         self._catch_up()
-        # What is wrong with the condition, or from the first row on, is refused before anything is begun.
-        for files in (self.file_list, self.change_store.file_list):
-            scope.partitions(self._loaded.metadata, files.frame(), frozenset())
-        batches = checked_start(self.view, data, scope)
-        transaction_id = self._begin()
-        load = write_load(self.view, batches, scope, transaction_id)
-
-        def plan(attempt: int) -> Change | None:
-            # What came first may have hidden later changes than this transaction would. It takes place after it all then.
-            return self._replacing(scope, load, self._begin() if attempt else transaction_id)
-
-        try:
-            return self._commit_alone(plan)
-        except (Conflict, Rejected, UsageError, Unsupported, Damaged) as refusal:  # all of them are raised before a commit
-            remove_unused(self._loaded.io, [file.path for file in load.files], refusal)
-            raise
-
-    def _replacing(self, scope: Scope, load: Load, transaction_id: int) -> Change | None:
-        """The overwrite as a change of Base as it is now."""
-        metadata, io = self._loaded.metadata, self._loaded.io
-        removed = replaced_files(metadata, self.file_list, scope, load)
-        pending = self.change_store.file_list.frame()
-        merged = merged_by(metadata, removed, pending, scope, load, transaction_id)
-        if not load.files and removed.is_empty() and not merged:
-            return None
-        change = Change(
-            start=self.view.snapshot_id,
-            add=load.files,
-            remove=removed,
-            alone=True,
-            empty=not load.files and removed.is_empty(),
-            snapshot_properties=SUMMARY | {"txId": str(transaction_id)},
-        )
-        return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
+        return ChangeWrite(self, mode, across_partitions=across_partitions)  # type: ignore[arg-type]  # checked above
 
     def _begin(self) -> int:
         """Begin a transaction; gives its id."""

@@ -6,8 +6,8 @@ with any other group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -40,6 +40,14 @@ class Group:
     @property
     def word_rows(self) -> int:
         return int(self.words["record_count"].sum()) + int(self.base_words["record_count"].sum())
+
+    def parts(self, target_bytes: int) -> Iterator[Group]:
+        """The group in parts of about that size, to be read side by side. Every part carries all words."""
+        sizes = pl.concat([self.base["file_size_bytes"], self.inserts["file_size_bytes"]])
+        numbers = (sizes.cum_sum() - 1) // target_bytes
+        of_base, of_inserts = numbers.head(self.base.height), numbers.tail(self.inserts.height)
+        for number in numbers.unique(maintain_order=True):
+            yield replace(self, base=self.base.filter(of_base == number), inserts=self.inserts.filter(of_inserts == number))
 
     @property
     def has_rivals(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -36,11 +36,10 @@ from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
 from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
 from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
 from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
+from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.tree import ROOT
 
 MEMORY_BYTES = 256 << 20
-SPLIT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,23 +65,41 @@ class MergedScan:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._base, self._change = base, change
-        self._schema = schema
-        self._wanted = wanted_fields(schema, columns, extra={})
-        self._condition = conditions.understood(schema, where)
-        self._memory = memory_bytes
+        self.table_schema = schema
+        self.wanted = wanted_fields(schema, columns, extra={})
+        self.condition = conditions.understood(schema, where)
+        self.memory_bytes = memory_bytes
         metadata = base.view.metadata
         ids = layout.key_ids(metadata)
         self._key_fields = tuple(metadata.schema().find_field(field_id) for field_id in ids)
         self._keys = KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], base.view.name)
 
     def __repr__(self) -> str:
-        where = "" if self._condition == conditions.ALL else f" where {self._condition}"
-        return f"<MergedScan of {self._base.view.name}: {', '.join(field.name for field in self._wanted)}{where}>"
+        where = "" if self.condition == conditions.ALL else f" where {self.condition}"
+        return f"<MergedScan of {self._base.view.name}: {', '.join(field.name for field in self.wanted)}{where}>"
+
+    @property
+    def table_name(self) -> str:
+        return self._base.view.name
+
+    @property
+    def views(self) -> tuple[TableView, TableView]:
+        """The base store and the change store."""
+        return self._base.view, self._change.view
+
+    @property
+    def base_matches(self) -> DeleteMatches:
+        """The files of the base store with their deletes."""
+        return self._base_store.matches
+
+    def numbered(self, store: Store) -> pl.DataFrame:
+        """The data files of a store; `row` is the number by which their deletes are found."""
+        return (self._base_store if store == "base" else self._change_store).all.numbered()
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
-        return arrow_schema(self._wanted)
+        return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows; memory is bounded whatever the size of the table and of its changes."""
@@ -107,11 +124,6 @@ class MergedScan:
                 with self._opened(group) as files:
                     total += sum(self._asked.count(file, self._matches(file)) for file in files)
         return total
-
-    def splits(self, target_bytes: int = SPLIT_BYTES) -> list[Group]:
-        """The groups in parts of about that size, to be read side by side with `batches_of`. Every part of a group that has
-        changes carries all of them."""
-        return [part for group in self.groups for part in _parts(group, target_bytes)]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -138,9 +150,9 @@ class MergedScan:
 
     def _change_files(self) -> pl.DataFrame:
         data = self._change_store.all.numbered()
-        if self._condition != conditions.ALL and data.height:
-            schema = conditions.with_null_parents(self._schema)
-            data = prune_partitions(data, self._change.view.metadata, schema, self._condition)
+        if self.condition != conditions.ALL and data.height:
+            schema = conditions.with_null_parents(self.table_schema)
+            data = prune_partitions(data, self._change.view.metadata, schema, self.condition)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
         pending = unmerged(data, StorePaths(self._change.view.metadata), merged)
@@ -148,11 +160,11 @@ class MergedScan:
 
     def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
         """`wanted`: whether a file may hold rows that fit the condition."""
-        if self._condition == conditions.ALL or data.is_empty():
+        if self.condition == conditions.ALL or data.is_empty():
             return data.with_columns(wanted=pl.lit(value=True))
-        schema = conditions.with_null_parents(self._schema)
-        kept = prune_partitions(data, state.view.metadata, schema, self._condition)
-        bound = conditions.bound(schema, self._condition)
+        schema = conditions.with_null_parents(self.table_schema)
+        kept = prune_partitions(data, state.view.metadata, schema, self.condition)
+        bound = conditions.bound(schema, self.condition)
         kept = prune_by_metrics(kept, state.files, state.view.io, schema, bound)
         return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
 
@@ -166,15 +178,15 @@ class MergedScan:
 
     @cached_property
     def _asked(self) -> Asked:
-        return Asked(self._schema, self._wanted, self._condition)
+        return Asked(self.table_schema, self.wanted, self.condition)
 
     @cached_property
     def _base_store(self) -> _Store:
-        return _Store(self._base, self._asked, self._memory)
+        return _Store(self._base, self._asked, self.memory_bytes)
 
     @cached_property
     def _change_store(self) -> _Store:
-        return _Store(self._change, self._asked, self._memory)
+        return _Store(self._change, self._asked, self.memory_bytes)
 
     def _matches(self, file: ReadFile) -> DeleteMatches:
         return (self._change_store if isinstance(file, ChangeFile) else self._base_store).matches
@@ -190,7 +202,7 @@ class MergedScan:
             yield found  # one by one: without changes a group may be a whole table
             return
         files = list(found)
-        with Words(self._memory, group.word_rows, check_ties=group.has_rivals) as words:
+        with Words(self.memory_bytes, group.word_rows, check_ties=group.has_rivals) as words:
             for row in group.words.iter_rows(named=True):
                 _hear(_InsertFile(self._change_store.all, row, self._keys), words)
             for row in group.base_words.iter_rows(named=True):
@@ -299,14 +311,3 @@ def _judge(files: Sequence[_Judged], words: Words) -> None:
             words.ask(number, piece.position, keys, file.marks(piece))
     for number, positions in words.verdicts():
         files[number].bury_rows(positions)
-
-
-def _parts(group: Group, target_bytes: int) -> Iterator[Group]:
-    if group.data_bytes <= target_bytes:
-        yield group
-        return
-    sizes = pl.concat([group.base["file_size_bytes"], group.inserts["file_size_bytes"]])
-    numbers = (sizes.cum_sum() - 1) // target_bytes
-    of_base, of_inserts = numbers.head(group.base.height), numbers.tail(group.inserts.height)
-    for number in numbers.unique(maintain_order=True):
-        yield replace(group, base=group.base.filter(of_base == number), inserts=group.inserts.filter(of_inserts == number))

@@ -26,6 +26,7 @@ from pyarctic.iceberg.writing.newfile import random_id
 from pyarctic.tables.tree import ROOT
 
 Store = Literal["base", "change"]
+STORES: tuple[Store, ...] = ("base", "change")
 FileKind = Literal["B", "I", "ED", "PD"]
 """Base rows, inserted rows, deleted rows (by key), positions of deleted base rows."""
 

@@ -21,7 +21,7 @@ from pyarctic.optimizing.evaluate import evaluate
 from pyarctic.optimizing.explain import explain_plan
 from pyarctic.optimizing.history import SNAPSHOT_TIMES
 from pyarctic.optimizing.plan import make_plan
-from pyarctic.optimizing.tasks import trimmed
+from pyarctic.optimizing.tasks import job_metadata
 from tests.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
 
 FRAGMENT, UNDERSIZED, WELL, LARGE = 100 * KIB, 3 * MIB, 8 * MIB, 11 * MIB
@@ -277,7 +277,7 @@ def test_a_plan_as_json_holds_no_secret() -> None:
 
 def job_of(metadata: Any) -> Job:
     return Job(
-        id="j", table="c.d.t", metadata=trimmed(metadata), snapshot_id=SNAPSHOT, sequence_number=7, memory_bytes=1 << 20
+        id="j", table="c.d.t", metadata=job_metadata(metadata), snapshot_id=SNAPSHOT, sequence_number=7, memory_bytes=1 << 20
     )
 
 

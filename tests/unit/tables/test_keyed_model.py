@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ import pyarctic
 from pyarctic import config
 from pyarctic.iceberg.committing import Change
 from pyarctic.tables.changefiles import FILE_OFFSET
+from pyarctic.tables.division import Sizes, divided
 from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.mergedscan import MergedScan
@@ -80,7 +82,10 @@ def check_small_pieces(model: KeyedModel, table: KeyedTable) -> None:
     assert tiny.count() == rows.total()
     scan = table.scan(memory_bytes=model.random.choice([TINY, 1 << 20]))
     assert isinstance(scan, MergedScan)
-    parts = [tuples(scan.batches_of(part)) for part in scan.splits(target_bytes=1)]
+    division = divided(scan, Sizes(readers=1, least_bytes=1, most_bytes=1), allow_plain=False)
+    assert not division.plain
+    sent = pickle.loads(pickle.dumps(division.reader))
+    parts = [tuples(sent.batches(portion)) for portion in division.portions]
     assert sum(parts, type(rows)()) == rows
 
 

@@ -36,6 +36,19 @@ def no_files() -> pl.DataFrame:
     return pl.DataFrame(schema=FILE_SCHEMA)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """A step of something that may be tried again, by its number: it is taken only if neither it nor a later one was. The
+    table's property tells the last one that was."""
+
+    property: str
+    number: int
+
+    def is_done(self, metadata: TableMetadata) -> bool:
+        told = metadata.properties.get(self.property, "")
+        return told.isdigit() and int(told) >= self.number
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Change:
     """What is to become of a table, in one snapshot.
@@ -62,6 +75,7 @@ class Change:
     """Only if nobody committed to the branch since `start`."""
     empty: bool = False
     """A snapshot without files, which takes a sequence number and does nothing else."""
+    once: Once | None = None
     branch: str = "main"
     set_properties: Mapping[str, str] = field(default_factory=dict)
     remove_properties: tuple[str, ...] = ()
@@ -76,6 +90,9 @@ class Change:
             raise UsageError("a change that is empty by intent adds and removes files")
         if "operation" in self.snapshot_properties:
             raise UsageError("the operation of a snapshot follows from the change and cannot be set")
+        if self.once is not None:
+            done = {self.once.property: str(self.once.number)}
+            object.__setattr__(self, "set_properties", {**self.set_properties, **done})
         self._take_listed_files()
         _refuse_twice("added", [(file.path, file.content_offset) for file in self.add])
         if self.remove.select(FILE_IDENTITY).is_duplicated().any():
@@ -226,6 +243,7 @@ RejectedCode = Literal[
     "added-twice",
     "replaced-table",
     "moved",
+    "done-already",
 ]
 
 

@@ -25,6 +25,13 @@ _PLANNED = [*FILE_IDENTITY, "data_sequence_number"]
 
 def check_fits(change: Change, state: TableState) -> None:
     """Files must be such as the table, as it is now, can hold."""
+    if change.once is not None and change.once.is_done(state.metadata):
+        told = state.metadata.properties[change.once.property]
+        raise Refusal(
+            "done-already",
+            f"step {change.once.number} was committed before: {change.once.property} is {told}",
+            "Nothing is missing. Go on with the next one.",
+        )
     head = state.parent.snapshot_id if state.parent else None
     if change.alone and head != change.start:
         raise Refusal("moved", f"somebody committed snapshot {head} after {change.start}", PLAN_ANEW, snapshot_id=head or 0)

@@ -1,0 +1,163 @@
+"""Conditions as SQL of Spark. They mean there what they mean here, also for NaN, which Spark takes for a large number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from pyiceberg.expressions import BooleanExpression, BoundTerm
+from pyiceberg.expressions.literals import Literal
+from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, visit
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+_MAKERS: dict[type[IcebergType], Callable[[Any], str]] = {
+    BooleanType: lambda value: str(value).lower(),
+    IntegerType: lambda value: f"CAST('{value}' AS INT)",
+    LongType: lambda value: f"CAST('{value}' AS BIGINT)",
+    FloatType: lambda value: f"CAST('{value!r}' AS FLOAT)",
+    DoubleType: lambda value: f"CAST('{value!r}' AS DOUBLE)",
+    DateType: lambda value: f"DATE'{np.datetime64(value, 'D')}'",
+    TimestampType: lambda value: f"TIMESTAMP_NTZ'{np.datetime64(value, 'us')}'",
+    TimestamptzType: lambda value: f"TIMESTAMP'{np.datetime64(value, 'us')}Z'",
+    # No letter of a text needs an escape this way.
+    StringType: lambda value: f"CAST(X'{value.encode().hex()}' AS STRING)",
+    BinaryType: lambda value: f"X'{bytes(value).hex()}'",
+}
+
+
+def is_known(type_: IcebergType) -> bool:
+    """Whether Spark has the type, and reads it from Parquet files as it is."""
+    match type_:
+        case StructType():
+            return all(is_known(field.field_type) for field in type_.fields)
+        case ListType():
+            return is_known(type_.element_type)
+        case MapType():
+            return is_known(type_.key_type) and is_known(type_.value_type)
+    return isinstance(type_, (DecimalType, *_MAKERS))
+
+
+def sql_condition(schema: Schema, bound: BooleanExpression) -> str:
+    """A bound condition without NOT, about columns of known types."""
+    return visit(bound, _ToSql(_names(schema.fields)))
+
+
+def _names(fields: tuple[NestedField, ...], above: str = "") -> dict[int, str]:
+    names = {}
+    for field in fields:
+        name = above + "`" + field.name.replace("`", "``") + "`"
+        names[field.field_id] = name
+        if isinstance(field.field_type, StructType):
+            names |= _names(field.field_type.fields, f"{name}.")
+    return names
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+class _ToSql(BoundBooleanExpressionVisitor[str]):
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+
+    def _column(self, term: BoundTerm) -> str:
+        return self._names[term.ref().field.field_id]
+
+    def _literal(self, term: BoundTerm, value: Any) -> str:
+        type_ = term.ref().field.field_type
+        if isinstance(type_, DecimalType):
+            return f"CAST('{value}' AS DECIMAL({type_.precision}, {type_.scale}))"
+        return _MAKERS[type(type_)](value)
+
+    def _compared(self, term: BoundTerm, sign: str, literal: Literal[Any]) -> str:
+        if _is_nan(literal.value):
+            return "false"
+        column = self._column(term)
+        compared = f"{column} {sign} {self._literal(term, literal.value)}"
+        is_float = isinstance(term.ref().field.field_type, FloatType | DoubleType)
+        return f"({compared} AND NOT isnan({column}))" if is_float and sign[0] == ">" else compared
+
+    def _set(self, term: BoundTerm, literals: set[Any]) -> str:
+        return ", ".join(sorted(self._literal(term, value) for value in literals if not _is_nan(value)))
+
+    def visit_true(self) -> str:
+        return "true"
+
+    def visit_false(self) -> str:
+        return "false"
+
+    def visit_not(self, child_result: str) -> str:
+        return f"NOT ({child_result})"
+
+    def visit_and(self, left_result: str, right_result: str) -> str:
+        return f"({left_result}) AND ({right_result})"
+
+    def visit_or(self, left_result: str, right_result: str) -> str:
+        return f"({left_result}) OR ({right_result})"
+
+    def visit_is_null(self, term: BoundTerm) -> str:
+        return f"{self._column(term)} IS NULL"
+
+    def visit_not_null(self, term: BoundTerm) -> str:
+        return f"{self._column(term)} IS NOT NULL"
+
+    def visit_is_nan(self, term: BoundTerm) -> str:
+        return f"isnan({self._column(term)})"
+
+    def visit_not_nan(self, term: BoundTerm) -> str:
+        column = self._column(term)
+        return f"({column} IS NOT NULL AND NOT isnan({column}))"
+
+    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return self._compared(term, "=", literal)
+
+    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        if _is_nan(literal.value):
+            return f"{self._column(term)} IS NOT NULL"
+        return self._compared(term, "<>", literal)
+
+    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return self._compared(term, "<", literal)
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return self._compared(term, "<=", literal)
+
+    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return self._compared(term, ">", literal)
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return self._compared(term, ">=", literal)
+
+    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return f"startswith({self._column(term)}, {self._literal(term, literal.value)})"
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> str:
+        return f"NOT startswith({self._column(term)}, {self._literal(term, literal.value)})"
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> str:
+        told = self._set(term, literals)
+        return f"{self._column(term)} IN ({told})" if told else "false"
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> str:
+        told = self._set(term, literals)
+        return f"{self._column(term)} NOT IN ({told})" if told else f"{self._column(term)} IS NOT NULL"

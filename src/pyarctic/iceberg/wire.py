@@ -1,0 +1,64 @@
+"""What other processes and machines need to know of a table, as they get it: small, and without a catalog."""
+
+from __future__ import annotations
+
+import io
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import polars as pl
+from pyiceberg.table.metadata import TableMetadata
+
+from pyarctic.iceberg.partitions import PartitionDecoder
+from pyarctic.iceberg.writing.newfile import Metrics, NewFile
+
+
+def trimmed(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda _: True) -> TableMetadata:
+    """A table's metadata without its history. `keeps`: which of its properties to keep."""
+    return metadata.model_copy(
+        update={
+            "properties": {key: value for key, value in metadata.properties.items() if keeps(key)},
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "current_snapshot_id": None,
+            "statistics": [],
+            "partition_statistics": [],
+        }
+    )
+
+
+def frame_to_bytes(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_ipc(buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def frame_from_bytes(data: bytes) -> pl.DataFrame:
+    return pl.read_ipc(io.BytesIO(data))
+
+
+def file_to_json(file: NewFile) -> dict[str, Any]:
+    values = {entry.name: getattr(file, entry.name) for entry in fields(file)}
+    metrics = {entry.name: dict(getattr(file.metrics, entry.name)) for entry in fields(file.metrics)}
+    for bounds in ("lower_bounds", "upper_bounds"):
+        metrics[bounds] = {key: b64encode(value).decode() for key, value in metrics[bounds].items()}
+    return values | {"partition": PartitionDecoder.key_of(file.partition), "metrics": metrics}
+
+
+def file_from_json(document: Mapping[str, Any], decoder: PartitionDecoder) -> NewFile:
+    metrics = {name: {int(key): value for key, value in values.items()} for name, values in document["metrics"].items()}
+    for bounds in ("lower_bounds", "upper_bounds"):
+        metrics[bounds] = {key: b64decode(value) for key, value in metrics[bounds].items()}
+    return NewFile(
+        **{
+            **document,
+            "partition": decoder.values(document["spec_id"], document["partition"]),
+            "metrics": Metrics(**metrics),
+            "split_offsets": tuple(document["split_offsets"]),
+            "equality_ids": tuple(document["equality_ids"]),
+        }
+    )

@@ -1,0 +1,251 @@
+"""The format "arctic": tables and streams of changes by Spark's own words.
+
+Spark makes the source's objects in Python processes of its own. Its class is made in a function, so that it goes there by
+value, with the catalogs it closes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from pyarctic import config
+from pyarctic.errors import UsageError
+from pyarctic.spark.functions import declare
+from pyarctic.spark.schemas import for_spark, spark_schema
+from pyarctic.tables import KeyedTable, open_table
+from pyarctic.tables.changestream import ChangeStream, Limits, Position
+from pyarctic.tables.division import Division, Portions, Sizes, divided
+from pyarctic.tables.pushed import Pushed, where_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_READ_OPTIONS = {"path", "columns", "where", "store", "snapshot-id", "as-of-timestamp", "ref"}
+_STREAM_OPTIONS = {"path", "columns", "from", "max-rows-per-batch", "max-files-per-batch", "fail-on-gaps"}
+_READERS = 8
+"""How many tasks read at a time: a source is not told."""
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the format known to a session, with the catalogs that are known now."""
+    spark.dataSource.register(source_class(config.known_catalogs()))
+
+
+def source_class(catalogs: Mapping[str, Mapping[str, str]]) -> type[DataSource]:
+    class ArcticSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "arctic"
+
+        def _door(self) -> Any:
+            from pyarctic.spark.source import Door
+
+            return Door(catalogs, dict(self.options))
+
+        def schema(self) -> StructType:
+            return self._door().schema()  # type: ignore[no-any-return]
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return self._door().reader(schema)  # type: ignore[no-any-return]
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+            return self._door().stream_reader(schema)  # type: ignore[no-any-return]
+
+        def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
+            self._door().refuse_write("write")
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802
+            self._door().refuse_write("write_stream")
+
+    return ArcticSource
+
+
+class Door:
+    """What the options of a source ask for."""
+
+    def __init__(self, catalogs: Mapping[str, Mapping[str, str]], options: Mapping[str, str]) -> None:
+        declare(catalogs)
+        self._options = {key.lower(): value for key, value in options.items()}
+        if "path" not in self._options:
+            raise UsageError("no table is named", hint='Name it: .load("catalog.database.table").')
+        self._name = self._options["path"]
+
+    def schema(self) -> StructType:
+        # Spark does not say whether it asks for a stream.
+        return spark_schema(self._stream(None).schema if "from" in self._options else self._scan(None, None).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_options(_READ_OPTIONS)
+        return _Reader(self, schema.names)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        if "from" not in self._options:
+            raise UsageError(
+                "where the stream begins is not said",
+                hint='Say .option("from", "earliest"), "latest", or the id of a snapshot of the change store.',
+                table=self._name,
+            )
+        self._check_options(_STREAM_OPTIONS)
+        return _StreamReader(self, schema.names, self._options["from"])
+
+    def refuse_write(self, function: str) -> None:
+        raise UsageError(
+            'format("arctic") does not write',
+            hint="Rows of a key must come together and in order before they are written, and a source cannot see to that. "
+            f"Use pyarctic.spark.{function}(df, …).",
+            table=self._name,
+        )
+
+    def division(self, columns: Sequence[str], pushed: Sequence[Pushed]) -> Division:
+        return divided(self._scan(columns, pushed), Sizes(readers=_READERS), allow_plain=False)
+
+    def stream(self, columns: Sequence[str]) -> ChangeStream:
+        """The stream of the table as it is now."""
+        return self._stream(columns)
+
+    def _scan(self, columns: Sequence[str] | None, pushed: Sequence[Pushed] | None) -> Any:
+        options = self._options
+        if columns is None and "columns" in options:
+            columns = [name.strip() for name in options["columns"].split(",")]
+        moment = options.get("as-of-timestamp")
+        table = open_table(self._name)
+        return table.scan(
+            columns,
+            where_of(table, options.get("where"), pushed or ()),
+            _number(options, "snapshot-id"),
+            options.get("ref"),
+            None if moment is None else datetime.fromisoformat(moment),
+            store=options.get("store", "merged"),
+        )
+
+    def _stream(self, columns: Sequence[str] | None) -> ChangeStream:
+        options = self._options
+        table = open_table(self._name)
+        if not isinstance(table, KeyedTable):
+            raise UsageError("a table without a primary key keeps no changes to stream", table=self._name)
+        limits = Limits(
+            rows=_number(options, "max-rows-per-batch"),
+            files=_number(options, "max-files-per-batch"),
+            fail_on_gaps=options.get("fail-on-gaps", "true").lower() != "false",
+        )
+        if columns is None and "columns" in options:
+            columns = [name.strip() for name in options["columns"].split(",")]
+        return ChangeStream(table, columns, limits)
+
+    def _check_options(self, known: set[str]) -> None:
+        if unknown := sorted(self._options.keys() - known):
+            raise UsageError(
+                f"unknown option: {unknown[0]}", hint=f"There are: {', '.join(sorted(known - {'path'}))}.", table=self._name
+            )
+
+
+class _Portion(InputPartition):
+    def __init__(self, reader: Portions, portion: bytes) -> None:
+        super().__init__(None)
+        self.reader, self.portion = reader, portion
+
+
+def _rows(partition: InputPartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    # Spark takes columns by their places, whatever their names.
+    if isinstance(partition, _Portion):
+        for batch in partition.reader.batches(partition.portion):
+            chosen = batch.select(list(names))
+            yield chosen.cast(for_spark(chosen.schema))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, door: Door, columns: Sequence[str]) -> None:
+        self._door, self._columns = door, list(columns)
+        self._pushed: list[Pushed] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
+        """They rule out files and row groups; Spark applies them to the rows all the same."""
+        self._pushed = [pushed for each in filters if (pushed := _pushed(each)) is not None]
+        yield from filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        division = self._door.division(self._columns, self._pushed)
+        return [_Portion(division.reader, portion) for portion in division.portions]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(partition, self._columns)
+
+
+class _StreamReader(DataSourceStreamReader):
+    """Spark asks for the newest offset without saying where the query is. It does say so by `partitions`, before all else
+    when a query is started again; if it has not, the query is new."""
+
+    def __init__(self, door: Door, columns: Sequence[str], origin: str) -> None:
+        self._door, self._columns, self._origin = door, list(columns), origin
+        self._begun: Position | None = None
+        self._at: Position | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._begun is None:
+            self._begun = self._door.stream(self._columns).beginning(self._origin)
+        return self._begun.to_json()
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        # What is told here is read before Spark asks again.
+        at = self._at or Position.from_json(self.initialOffset())
+        self._at = self._door.stream(self._columns).following(at)
+        return self._at.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._at = Position.from_json(end)
+        found = self._door.stream(self._columns).portions(Position.from_json(start), self._at)
+        return [_Portion(reader, portion) for reader, portion in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(partition, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing has to be kept or removed."""
+
+
+def _pushed(each: Filter) -> Pushed | None:
+    simple = {
+        EqualTo: "=",
+        GreaterThan: ">",
+        GreaterThanOrEqual: ">=",
+        LessThan: "<",
+        LessThanOrEqual: "<=",
+        In: "in",
+        IsNull: "is null",
+        IsNotNull: "is not null",
+        StringStartsWith: "starts with",
+    }
+    sign = simple.get(type(each))
+    if sign is None:
+        return None
+    return Pushed(column=tuple(each.attribute), sign=sign, value=getattr(each, "value", None))  # type: ignore[attr-defined]
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.lstrip("-").isdigit():
+        raise UsageError(f"option {name} is a number, not {text!r}", hint="Leave it out, or give digits.")
+    return int(text)

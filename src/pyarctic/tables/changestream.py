@@ -1,0 +1,289 @@
+"""Changes of a keyed table as a stream: the rows of Base as inserts, if they are wanted, then what was committed since.
+
+A position tells how far a reader is. It is small, goes into the reader's own records, and means the same for ever: merging
+changes into Base moves nothing, and changes that are gone before they were read are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
+
+from pyarctic.errors import NotFound, Rejected, UsageError, about
+from pyarctic.iceberg import TableView, snapshot_by_id
+from pyarctic.iceberg.manifests import FILE_SCHEMA
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.scan import Scan, wanted_fields
+from pyarctic.iceberg.wire import frame_from_bytes, frame_to_bytes
+from pyarctic.tables.changefiles import CHANGE_ACTION, CHANGE_COLUMNS, FILE_OFFSET, INSERT, TRANSACTION_ID, change_reading
+from pyarctic.tables.changelog import ChangeLog
+from pyarctic.tables.division import Portions, Sizes, divided
+from pyarctic.tables.keyed import KeyedTable
+from pyarctic.tables.mergedplan import unmerged
+from pyarctic.tables.mergedstate import merged_sequences
+from pyarctic.tables.storefiles import StorePaths, with_changes
+
+_PORTION_BYTES = 32 << 20
+_AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps=false to go on without them."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Changes up to `sequence` were read; or, with `base`, so many files of that snapshot of Base, after which come the
+    changes up to `sequence` that are not merged into it."""
+
+    table: str
+    sequence: int
+    base: int | None = None
+    files: int = 0
+    pending: int = 0
+    """How many changed rows follow those of Base."""
+
+    def to_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        return told if self.base is not None else {"table": self.table, "sequence": self.sequence}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Position:
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is read at a time. Commits are not divided: one that is larger comes alone."""
+
+    rows: int | None = None
+    files: int | None = None
+    fail_on_gaps: bool = True
+
+    def taken(self, sizes: pl.DataFrame) -> int:
+        """How many of some steps, with their `rows` and `files`, fit; at least one."""
+        fits = pl.lit(value=True)
+        if self.rows is not None:
+            fits &= pl.col("rows").cum_sum() <= self.rows
+        if self.files is not None:
+            fits &= pl.col("files").cum_sum() <= self.files
+        return max(int(sizes.select(fits.sum()).item()), 1) if sizes.height else 0
+
+
+class ChangeStream:
+    """The changes of a table from some position on."""
+
+    def __init__(self, table: KeyedTable, columns: Sequence[str] | None = None, limits: Limits | None = None) -> None:
+        self._table = table
+        self._limits = limits or Limits()
+        self._fields = wanted_fields(table.schema, columns, extra=CHANGE_COLUMNS)
+        if columns is None:
+            self._fields += tuple(CHANGE_COLUMNS.values())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows: the table's columns, `_transaction_id`, `_file_offset`, `_change_action`."""
+        return arrow_schema(self._fields)
+
+    def beginning(self, origin: str) -> Position:
+        """`origin`: "earliest", "latest", or the id of a snapshot of the change store, after which to begin."""
+        with about(table=self._table.name):
+            change = self._table.change_store.view.metadata
+            head = _sequence(change.current_snapshot())
+            at = Position(table=self._table.uuid, sequence=head)
+            if origin == "latest":
+                return at
+            if origin == "earliest":
+                base = self._table.view.metadata.current_snapshot()
+                pending = int(self._beyond_base(base, head)["record_count"].sum())
+                return replace(at, base=base.snapshot_id if base else 0, pending=pending)
+            if not origin.lstrip("-").isdigit():
+                raise UsageError(f"a stream cannot begin at {origin!r}", hint="Say earliest, latest or a snapshot id.")
+            return replace(at, sequence=_sequence(snapshot_by_id(change, int(origin))))
+
+    def following(self, at: Position) -> Position:
+        """The position after the next portion of rows; the same if there is nothing new."""
+        with about(table=self._table.name):
+            self._check(at)
+            if at.base is not None:
+                return self._after_base(at)
+            steps = self._committed(at.sequence, self._head)
+            self._refuse_gaps(at.sequence, int(steps["rows"].sum()))
+            taken = self._limits.taken(steps)
+            # What was committed without changes is passed by.
+            end = self._head if taken == steps.height else int(steps["sequence"][taken - 1])
+            return replace(at, sequence=max(end, at.sequence))
+
+    def portions(self, start: Position, end: Position) -> list[tuple[Portions, bytes]]:
+        """What is to be read between two positions, in order."""
+        with about(table=self._table.name):
+            self._check(start)
+            found: list[tuple[Portions, bytes]] = []
+            if start.base is None:
+                return self._logged(self._changes(start.sequence, end.sequence))
+            stop = None if end.base is None else end.files
+            found += self._inserted(start, stop)
+            if end.base is None:
+                pending = self._beyond_base(self._base(start), end.sequence)
+                if int(pending["record_count"].sum()) < start.pending and self._limits.fail_on_gaps:
+                    raise NotFound("changes that follow the base rows are gone", hint=_AGAIN)
+                found += self._logged(pending)
+            return found
+
+    def _check(self, at: Position) -> None:
+        if at.table != self._table.uuid:
+            raise Rejected(
+                "another table has the name now",
+                hint="The table was dropped and made anew. Start the stream again, with a new checkpoint.",
+            )
+
+    # --- Base
+
+    def _base(self, at: Position) -> Snapshot | None:
+        if not at.base:
+            return None
+        try:
+            return snapshot_by_id(self._table.view.metadata, at.base)
+        except NotFound as gone:
+            raise NotFound(
+                f"snapshot {at.base} of Base, which is being read, was expired",
+                hint="Start again from earliest, with a new checkpoint.",
+            ) from gone
+
+    def _base_scan(self, at: Position) -> Scan | None:
+        snapshot = self._base(at)
+        if snapshot is None:
+            return None
+        names = [field.name for field in self._fields if field.name not in CHANGE_COLUMNS]
+        scan = self._table.scan(names or None, store="base", snapshot_id=snapshot.snapshot_id)
+        assert isinstance(scan, Scan)  # noqa: S101
+        return scan
+
+    def _after_base(self, at: Position) -> Position:
+        scan = self._base_scan(at)
+        steps = pl.DataFrame(schema={"rows": pl.Int64, "files": pl.Int64})
+        if scan is not None:
+            data = scan.plan.data.sort("file_path").slice(at.files)
+            steps = data.select(rows="record_count", files=pl.lit(1, pl.Int64))
+        taken = self._limits.taken(steps)
+        if taken < steps.height:
+            return replace(at, files=at.files + taken)
+        return Position(table=at.table, sequence=at.sequence)
+
+    def _inserted(self, start: Position, stop: int | None) -> list[tuple[Portions, bytes]]:
+        scan = self._base_scan(start)
+        if scan is None:
+            return []
+        chosen = scan.plan.data.sort("file_path").slice(start.files, None if stop is None else stop - start.files)
+        part = scan.restricted_to(chosen["file_path"])
+        division = divided(part, Sizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
+        reader = _BaseInserts(reader=division.reader, fields=self._fields)
+        return [(reader, portion) for portion in division.portions]
+
+    # --- changes
+
+    @property
+    def _head(self) -> int:
+        return _sequence(self._table.change_store.view.metadata.current_snapshot())
+
+    @cached_property
+    def _files(self) -> pl.DataFrame:
+        return with_changes(self._table.change_store.file_list.frame())
+
+    def _changes(self, after: int, upto: int) -> pl.DataFrame:
+        number = pl.col("data_sequence_number")
+        return self._files.filter((number > after) & (number <= upto))
+
+    def _committed(self, after: int, upto: int) -> pl.DataFrame:
+        """Commits with changes, oldest first."""
+        by_commit = self._changes(after, upto).group_by(sequence="data_sequence_number")
+        return by_commit.agg(rows=pl.col("record_count").sum(), files=pl.len().cast(pl.Int64)).sort("sequence")
+
+    def _beyond_base(self, base: Snapshot | None, upto: int) -> pl.DataFrame:
+        view = self._table.view
+        merged = merged_sequences(view.metadata, view.io, base)
+        return unmerged(self._changes(0, upto), StorePaths(self._table.change_store.view.metadata), merged)
+
+    def _refuse_gaps(self, after: int, rows: int) -> None:
+        """Snapshots tell how many rows they added: that many must still be there."""
+        if not self._limits.fail_on_gaps:
+            return
+        metadata = self._table.change_store.view.metadata
+        snapshot, added, oldest = metadata.current_snapshot(), 0, self._head + 1
+        while snapshot is not None and _sequence(snapshot) > after:
+            told = snapshot.summary.additional_properties if snapshot.summary else {}
+            added += int(told.get("added-records", 0))
+            oldest = _sequence(snapshot)
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+        if oldest > after + 1 and snapshot is None:
+            raise NotFound(
+                f"it is not known what was committed after sequence number {after}: snapshots before {oldest} were expired",
+                hint=_AGAIN,
+            )
+        if rows < added:
+            raise NotFound(f"{added - rows} changed rows after sequence number {after} are gone", hint=_AGAIN)
+
+    def _logged(self, files: pl.DataFrame) -> list[tuple[Portions, bytes]]:
+        """Portions of whole commits; a large one is divided by its writers, which have no key in common."""
+        if files.is_empty():
+            return []
+        reader = _Log(view=self._table.change_store.view, fields=self._fields, keys=self._table.primary_key)
+        size = pl.col("file_size_bytes")
+        order = ["transaction_id", "data_sequence_number"]
+        sized = files.sort(*order, "writer", maintain_order=True).with_columns(whole=size.sum().over(order))
+        large = pl.when(pl.col("whole") > _PORTION_BYTES).then("writer")
+        steps = sized.with_columns(part=large).with_columns(step=pl.struct(*order, "part").rle_id())
+        sizes = steps.group_by("step", maintain_order=True).agg(bytes=size.sum())
+        portions = sizes.with_columns(portion=(pl.col("bytes").cum_sum() - 1) // _PORTION_BYTES).drop("bytes")
+        numbered = steps.join(portions, on="step", how="left", maintain_order="left")
+        return [
+            (reader, frame_to_bytes(part.select(FILE_SCHEMA.names())))
+            for part in numbered.partition_by("portion", maintain_order=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BaseInserts:
+    """Rows of Base, as changes: inserted before all others."""
+
+    reader: Portions
+    fields: tuple[NestedField, ...]
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(self.fields)
+        values = {TRANSACTION_ID.name: 0, FILE_OFFSET.name: 0, CHANGE_ACTION.name: INSERT}
+        for batch in self.reader.batches(portion):
+            columns = [
+                pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
+                if field.name in values
+                else batch.column(field.name)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Log:
+    """Changes in order."""
+
+    view: TableView
+    fields: tuple[NestedField, ...]
+    keys: tuple[str, ...]
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+        files = with_changes(frame_from_bytes(portion))
+        reading = change_reading(self.view, files)
+        own = [field for field in self.fields if field.name not in CHANGE_COLUMNS]
+        # Pairs of before- and after-images are told by their keys, wanted or not.
+        have = {field.name for field in own}
+        keys = [self.view.metadata.schema().find_field(name) for name in self.keys if name not in have]
+        for batch in ChangeLog(reading, reading.numbered(), [*own, *keys], self.keys).batches():
+            yield batch.select([field.name for field in self.fields])
+
+
+def _sequence(snapshot: Snapshot | None) -> int:
+    return (snapshot.sequence_number or 0) if snapshot else 0

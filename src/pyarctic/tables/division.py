@@ -1,0 +1,327 @@
+"""A read divided for many readers: files that any reader of Parquet reads right, and portions that need PyArctic.
+
+A portion is bytes and goes anywhere. What all portions of a read have in common is a `Portions` object, which can be
+pickled: it knows the table without its history, and needs no catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import extract_field_ids
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
+
+from pyarctic.errors import Unsupported, about
+from pyarctic.iceberg import DeleteMatches, FileList, TableView, conditions
+from pyarctic.iceberg.manifests import FILE_SCHEMA
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.scan import Scan
+from pyarctic.iceberg.sqltext import is_known, sql_condition
+from pyarctic.iceberg.wire import frame_from_bytes, frame_to_bytes
+from pyarctic.iceberg.writing import file_schema
+from pyarctic.tables.changescan import ChangeScan
+from pyarctic.tables.mergedplan import Group
+from pyarctic.tables.mergedscan import MergedScan, StoreState
+from pyarctic.tables.storefiles import STORES, Store, with_changes
+
+_STORE, _READ, _WORD = "store", "read", "word"
+_UNREADABLE = pa.types.is_time, lambda type_: pa.types.is_timestamp(type_) and type_.unit == "ns", pa.types.is_null
+
+
+class Portions(Protocol):
+    """Reads portions, wherever it is sent."""
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """All rows of a read: those of the plain files that fit the condition, and those of the portions."""
+
+    schema: pa.Schema
+    """The wanted columns, as the batches of portions have them."""
+    plain: tuple[str, ...]
+    """Parquet files whose rows are all alive."""
+    plain_schema: pa.Schema
+    """The columns to read from them, with their field ids: those wanted, and those of the condition."""
+    names_are_stable: bool
+    """Whether every column has had its name for ever. If not, a file may know another column under the same name."""
+    condition: str | None
+    """For the rows of plain files, in SQL."""
+    reader: Portions
+    portions: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How large portions are: so that all readers have something to do, within bounds."""
+
+    readers: int
+    least_bytes: int = 4 << 20
+    most_bytes: int = 128 << 20
+
+    def target(self, total_bytes: int) -> int:
+        return min(self.most_bytes, max(self.least_bytes, -(-total_bytes // max(self.readers, 1))))
+
+
+def divided(scan: Scan | MergedScan | ChangeScan, sizes: Sizes, *, allow_plain: bool = True) -> Division:
+    """Divide a prepared read; no row is read. Without `allow_plain` all files are portions."""
+    with about(table=scan.table_name):
+        _refuse_unreadable(scan.schema)
+        match scan:
+            case MergedScan():
+                return _merged_division(scan, sizes, allow_plain)
+            case ChangeScan():
+                return _change_division(scan, sizes)
+        return _scan_division(scan, sizes, allow_plain)
+
+
+def _refuse_unreadable(schema: pa.Schema) -> None:
+    for field in schema:
+        if any(is_of(field.type) for is_of in _UNREADABLE):
+            others = [other.name for other in schema if other is not field]
+            raise Unsupported(
+                f"column {field.name!r} is {field.type}, which Spark does not know",
+                hint=f"Name the columns to read, without it: columns={others}.",
+                column=field.name,
+            )
+
+
+# --- which files are plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """What plain files are read for, and which files are plain."""
+
+    fields: tuple[NestedField, ...]
+    condition: str | None
+    is_plain: pl.Expr
+    names_are_stable: bool
+
+    @classmethod
+    def of(
+        cls,
+        metadata: Sequence[TableMetadata],
+        schema: Schema,
+        wanted: tuple[NestedField, ...],
+        condition: BooleanExpression,
+        *,
+        allowed: bool,
+    ) -> _Plain:
+        fields, text = wanted, None
+        if condition != conditions.ALL:
+            bound = conditions.bound(schema, condition)
+            asked = extract_field_ids(bound)
+            have = {field.field_id for field in wanted}
+            fields += tuple(f for f in schema.fields if f.field_id not in have and asked & set(Schema(f).field_ids))
+        own = {field.field_id for field in schema.fields}
+        # Spark's reader matches by field id, and does not read defaults of other types than its own.
+        possible = (
+            allowed
+            and all(f.field_id in own and is_known(f.field_type) and f.initial_default is None for f in fields)
+            and not any(known.name_mapping() for known in metadata)
+        )
+        if possible and condition != conditions.ALL:
+            text = sql_condition(schema, bound)
+        name = pl.col("file_path").str.split("/").list.last()
+        is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
+        stable = all(_names_are_stable(known) for known in metadata)
+        return cls(fields=fields, condition=text, is_plain=is_plain, names_are_stable=stable)
+
+    def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[bytes]) -> Division:
+        return Division(
+            schema=schema,
+            plain=tuple(plain),
+            plain_schema=file_schema(self.fields),
+            names_are_stable=self.names_are_stable,
+            condition=self.condition,
+            reader=reader,
+            portions=tuple(portions),
+        )
+
+
+def _names_are_stable(metadata: TableMetadata) -> bool:
+    pairs = {pair for schema in metadata.schemas for pair in schema._lazy_id_to_name.items()}
+    return len({field_id for field_id, _ in pairs}) == len(pairs) == len({name for _, name in pairs})
+
+
+# --- tables and stores read as they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ScanPortions:
+    view: TableView
+    schema: Schema
+    wanted: tuple[NestedField, ...]
+    condition: BooleanExpression
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+        files = _listed(self.view, frame_from_bytes(portion))
+        # The files were chosen already: whatever the bounds in their manifests say of the condition.
+        yield from Scan(self.view, None, self.schema, self.wanted, self.condition, files, is_pruned=True).batches()
+
+
+def _scan_division(scan: Scan, sizes: Sizes, allow_plain: bool) -> Division:
+    view, plan = scan.table, scan.plan
+    choice = _Plain.of([view.metadata], scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
+    is_plain = choice.is_plain & ~plan.has_deletes
+    rest = plan.data.filter(~is_plain)
+    target = sizes.target(int(rest["file_size_bytes"].sum()))
+    portions = [
+        frame_to_bytes(pl.concat([_as_listed(part), _as_listed(plan.hitting(part))]))
+        for part in _by_size(rest.sort("spec_id", "partition", maintain_order=True), target)
+    ]
+    reader = _ScanPortions(view=view, schema=scan.table_schema, wanted=scan.wanted, condition=scan.condition)
+    return choice.division(scan.schema, plan.data.filter(is_plain)["file_path"].to_list(), reader, portions)
+
+
+# --- both stores of a keyed table, merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MergedPortions:
+    base: TableView
+    change: TableView
+    schema: Schema
+    columns: tuple[str, ...]
+    condition: BooleanExpression
+    memory_bytes: int
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+        files = frame_from_bytes(portion)
+        states = [
+            StoreState(view=view, snapshot=None, files=_listed(view, files.filter(pl.col(_STORE) == store)))
+            for store, view in (("base", self.base), ("change", self.change))
+        ]
+        scan = MergedScan(
+            *states, schema=self.schema, columns=self.columns, where=self.condition, memory_bytes=self.memory_bytes
+        )
+        yield from scan.batches_of(_group(files, scan.numbered))
+
+
+def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Division:
+    base, change = scan.views
+    choice = _Plain.of([base.metadata], scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
+    plain: list[str] = []
+    rest: list[Group] = []
+    for group in scan.groups:
+        is_plain = choice.is_plain & ~scan.base_matches.has_deletes & group.words.is_empty()
+        plain.extend(group.base.filter(is_plain)["file_path"])
+        rest.append(replace(group, base=group.base.filter(~is_plain)))
+    target = sizes.target(sum(group.data_bytes for group in rest))
+    parts = [part for group in rest for part in group.parts(target)]
+    reader = _MergedPortions(
+        base=base,
+        change=change,
+        schema=scan.table_schema,
+        columns=tuple(field.name for field in scan.wanted),
+        condition=scan.condition,
+        memory_bytes=scan.memory_bytes,
+    )
+    portions = [_group_bytes(part, scan.base_matches) for part in parts]
+    return choice.division(scan.schema, plain, reader, portions)
+
+
+_FACTS = {"node_id": pl.Int64, "kind": pl.String, "transaction_id": pl.Int64, "writer": pl.String, "rank": pl.Int64}
+
+
+def _group_bytes(group: Group, matches: DeleteMatches) -> bytes:
+    """A group as one frame: every file once, with what it is there for."""
+    base = pl.concat([group.base, group.base_words]).unique("file_path", maintain_order=True)
+    changes = pl.concat([group.inserts, group.words]).unique("file_path", maintain_order=True)
+
+    def told(files: pl.DataFrame, store: str, read: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+        return files.select(
+            *FILE_SCHEMA,
+            *_FACTS,
+            pl.lit(store).alias(_STORE),
+            pl.col("file_path").is_in(read["file_path"].implode()).alias(_READ),
+            pl.col("file_path").is_in(words["file_path"].implode()).alias(_WORD),
+        )
+
+    deletes = matches.hitting(base).select(
+        *FILE_SCHEMA,
+        *(pl.lit(None, kind).alias(name) for name, kind in _FACTS.items()),
+        pl.lit("base").alias(_STORE),
+        *(pl.lit(value=False).alias(name) for name in (_READ, _WORD)),
+    )
+    return frame_to_bytes(
+        pl.concat(
+            [
+                told(base, "base", group.base, group.base_words),
+                told(changes, "change", group.inserts, group.words),
+                deletes,
+            ]
+        )
+    )
+
+
+def _group(files: pl.DataFrame, numbered: Callable[[Store], pl.DataFrame]) -> Group:
+    facts = files.filter(pl.col("kind").is_not_null()).select("file_path", *_FACTS, _READ, _WORD)
+    base, changes = (numbered(store).join(facts, on="file_path", maintain_order="left") for store in STORES)
+    inserts = pl.col("kind") != "ED"
+    return Group(
+        base=base.filter(_READ),
+        inserts=changes.filter(pl.col(_READ) & inserts),
+        words=changes.filter(_WORD),
+        base_words=base.filter(_WORD),
+    )
+
+
+# --- the change store
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ChangePortions:
+    view: TableView
+    schema: Schema
+    columns: tuple[str, ...]
+    condition: BooleanExpression
+
+    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+        state = StoreState(view=self.view, snapshot=None, files=_listed(self.view, frame_from_bytes(portion)))
+        yield from ChangeScan(state, schema=self.schema, columns=self.columns, where=self.condition).batches()
+
+
+def _change_division(scan: ChangeScan, sizes: Sizes) -> Division:
+    files = with_changes(scan.files)
+    target = sizes.target(int(files["file_size_bytes"].sum()))
+    reader = _ChangePortions(
+        view=scan.view,
+        schema=scan.table_schema,
+        columns=tuple(field.name for field in scan.wanted),
+        condition=scan.condition,
+    )
+    return Division(
+        schema=scan.schema,
+        plain=(),
+        plain_schema=arrow_schema(()),
+        names_are_stable=True,
+        condition=None,
+        reader=reader,
+        portions=tuple(frame_to_bytes(_as_listed(part)) for part in _by_size(files, target)),
+    )
+
+
+# --- files
+
+
+def _listed(view: TableView, files: pl.DataFrame) -> FileList:
+    return FileList(str(view.metadata.table_uuid), {("", None): files.select(FILE_SCHEMA.names())})
+
+
+def _as_listed(files: pl.DataFrame) -> pl.DataFrame:
+    return files.select(FILE_SCHEMA.names())
+
+
+def _by_size(files: pl.DataFrame, target_bytes: int) -> list[pl.DataFrame]:
+    numbered = files.with_columns(portion=(pl.col("file_size_bytes").cum_sum() - 1) // target_bytes)
+    return [part.drop("portion") for part in numbered.partition_by("portion", maintain_order=True)]

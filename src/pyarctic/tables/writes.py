@@ -1,0 +1,249 @@
+"""A write in three steps, so that many machines can take the middle one: prepare it, write files, commit them."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unsupported, UsageError
+from pyarctic.iceberg import PartitionDecoder, TableView
+from pyarctic.iceberg.committing import Change, Once
+from pyarctic.iceberg.keyindex import KeyIndex, codes_of
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.wire import file_from_json
+from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg.writing.newfile import random_id
+from pyarctic.tables.baseload import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
+from pyarctic.tables.changewriter import ChangeMode, ChangeWriter
+from pyarctic.tables.commits import remove_unused
+from pyarctic.tables.distribution import Answer, FileWriter
+from pyarctic.tables.mergedstate import SUMMARY, write_merged
+from pyarctic.tables.moving import Moves
+from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
+
+if TYPE_CHECKING:
+    from pyarctic.tables.handle import Table
+    from pyarctic.tables.keyed import KeyedTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What a commit says beside its files."""
+
+    summary: Mapping[str, str] = field(default_factory=dict)
+    once: Once | None = None
+
+
+class Write(ABC):
+    """A prepared write."""
+
+    table: Table
+    moved_columns: tuple[str, ...] = ()
+    """What must be known of a row to delete it where it is, when keys are looked up."""
+
+    @property
+    @abstractmethod
+    def view(self) -> TableView:
+        """The store that gets the files."""
+
+    @abstractmethod
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Refuse rows with such columns if they cannot be written."""
+
+    def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> FileWriter:
+        """Begin, and give what many writers are sent. Its names are its own."""
+        return FileWriter(writer=self.writer(), operation=random_id(), order=tuple(order), looked_up=tuple(looked_up))
+
+    def files_of(self, answers: Iterable[Answer]) -> list[NewFile]:
+        """The files that writers answered with."""
+        decoder = PartitionDecoder(self.view.metadata)
+        return [file_from_json(file, decoder) for answer in answers for file in answer.files]
+
+    def abandon(self, answers: Iterable[Answer]) -> None:
+        """Remove what writers wrote: it will not be committed."""
+        remove_quietly(self.view.io, [file["path"] for answer in answers for file in answer.files])
+
+    @abstractmethod
+    def rows(self, data: Any) -> int | None:
+        """Write rows and commit them; gives the snapshot, or None if there was nothing to write."""
+
+    @abstractmethod
+    def writer(self) -> ChangeWriter | LoadWriter:
+        """Begin, and give what writes the files."""
+
+    def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
+        """Make all files visible, by one commit; gives the snapshot, or None if there was nothing to change. What cannot be
+        committed is removed."""
+        try:
+            return self._commit(files, note or Note())
+        except ArcticError as refusal:
+            # All of these are raised before a commit. After any other it is not known whether files are in the table.
+            if isinstance(refusal, Conflict | Rejected | UsageError | Unsupported | Damaged):
+                remove_unused(self.table.view.io, [file.path for file in files], refusal)
+            raise
+
+    @abstractmethod
+    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None: ...
+
+
+class PlainWrite(Write):
+    """Rows into a table without a primary key: files are added, and by an overwrite others replaced."""
+
+    def __init__(self, table: Table, scope: Scope, *, appends: bool) -> None:
+        self.table = table
+        self._scope = scope
+        self._appends = appends
+
+    @property
+    def view(self) -> TableView:
+        return self.table.view
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        fitted(_no_rows(schema), self.table.schema)
+
+    def rows(self, data: Any) -> int | None:
+        return self.commit(self.writer().files(data))
+
+    def writer(self) -> LoadWriter:
+        return LoadWriter(view=self.view, scope=self._scope)
+
+    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+        table, add = self.table, tuple(files)
+        if self._appends:
+            return _appended(table, add, note) if add else None
+
+        def plan(_: int) -> Change | None:
+            metadata = table.view.metadata
+            removed = replaced_files(metadata, table.file_list, self._scope, places_of(metadata, add))
+            if not add and removed.is_empty():
+                return None
+            return Change(
+                start=table.view.snapshot_id,
+                add=add,
+                remove=removed,
+                alone=True,
+                once=note.once,
+                snapshot_properties=note.summary,
+            )
+
+        return table._commit_alone(plan)
+
+
+class ChangeWrite(Write):
+    """Changes of a keyed table."""
+
+    def __init__(self, table: KeyedTable, mode: ChangeMode, *, across_partitions: bool) -> None:
+        self.table: KeyedTable = table
+        self._mode = mode
+        self._across = across_partitions
+        sources = {field.source_id for field in table.view.metadata.spec().fields}
+        # Key and partition columns, and those that a row cannot do without.
+        self.moved_columns = tuple(
+            f.name
+            for f in table.schema.fields
+            if f.name in table.primary_key or f.required or sources & set(Schema(f).field_ids)
+        )
+
+    @property
+    def view(self) -> TableView:
+        return self.table.change_store.view
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        self.writer().understood(_no_rows(schema), looks_up=self._across)
+
+    def rows(self, data: Any) -> int | None:
+        moves = None
+        if self._across:
+            data = list(batches_of(data))
+            moves = self._moves(data)
+        return self.commit(self.writer().files(data, moves=moves))
+
+    def writer(self) -> ChangeWriter:
+        return ChangeWriter(view=self.view, mode=self._mode)
+
+    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+        return _appended(self.table.change_store, tuple(files), note) if files else None
+
+    def _moves(self, batches: list[pa.RecordBatch]) -> Moves:
+        """Look up where the keys of some rows are now."""
+        schema, names = self.table.schema, self.table.primary_key
+        rows = [fitted(batch, schema, fill=self._mode == "delete") for batch in batches]
+        for batch in rows:
+            check_keys(batch, names)
+        asked = pl.concat([keys_of(batch, names) for batch in rows]) if rows else None
+        scan = self.table.scan(list(self.moved_columns))
+        found: Iterable[pa.RecordBatch] = ()
+        if asked is not None and asked.height:
+            index = KeyIndex([codes_of(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
+            found = (batch.filter(pa.array(index.marked(keys_of(batch, names), 0))) for batch in scan.batches())
+        return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
+
+
+class BaseWrite(Write):
+    """Rows straight into Base."""
+
+    def __init__(self, table: KeyedTable, scope: Scope) -> None:
+        self.table: KeyedTable = table
+        self._scope = scope
+        self._transaction_id = 0
+        # What is wrong with the condition is refused before anything is begun.
+        for files in (table.file_list, table.change_store.file_list):
+            scope.partitions(table.view.metadata, files.frame(), frozenset())
+
+    @property
+    def view(self) -> TableView:
+        return self.table.view
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        fitted(_no_rows(schema), self.table.schema)
+
+    def rows(self, data: Any) -> int | None:
+        batches = checked_start(self.table.view, data, self._scope)  # and what is wrong from the first row on
+        return self.commit(self.writer().files(batches))
+
+    def writer(self) -> LoadWriter:
+        self._transaction_id = self.table._begin()
+        return LoadWriter(view=self.view, scope=self._scope, transaction_id=self._transaction_id)
+
+    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+        def plan(attempt: int) -> Change | None:
+            # What came first may have hidden later changes than this transaction would. It takes place after it all then.
+            return self._replacing(tuple(files), note, self.table._begin() if attempt else self._transaction_id)
+
+        return self.table._commit_alone(plan)
+
+    def _replacing(self, files: tuple[NewFile, ...], note: Note, transaction_id: int) -> Change | None:
+        """The overwrite as a change of Base as it is now."""
+        table, scope = self.table, self._scope
+        metadata, io = table.view.metadata, table.view.io
+        new = places_of(metadata, files)
+        removed = replaced_files(metadata, table.file_list, scope, new)
+        pending = table.change_store.file_list.frame()
+        merged = merged_by(metadata, removed, pending, scope, new, transaction_id)
+        if not files and removed.is_empty() and not merged:
+            return None
+        change = Change(
+            start=table.view.snapshot_id,
+            add=files,
+            remove=removed,
+            alone=True,
+            empty=not files and removed.is_empty(),
+            once=note.once,
+            snapshot_properties={**note.summary, **SUMMARY, "txId": str(transaction_id)},
+        )
+        return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
+
+
+def _appended(table: Table, files: tuple[NewFile, ...], note: Note) -> int | None:
+    return table._append(add=files, once=note.once, snapshot_properties=note.summary).snapshot_id
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
