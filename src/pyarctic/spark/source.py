@@ -7,6 +7,7 @@ value, with the catalogs it closes over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyarctic import config
-from pyarctic.errors import UsageError
+from pyarctic.errors import ArcticError, UsageError
 from pyarctic.spark.functions import declare
 from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.tables import KeyedTable, open_table
@@ -81,6 +82,19 @@ def source_class(catalogs: Mapping[str, Mapping[str, str]]) -> type[DataSource]:
     return ArcticSource
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Spark shows of an error its text only: the hint becomes part of it."""
+    try:
+        yield
+    except ArcticError as error:
+        hint, error.hint = error.hint, None
+        if hint:
+            error.message = f"{error.message}. {hint}"
+            error.args = (error.message,)
+        raise
+
+
 class Door:
     """What the options of a source ask for."""
 
@@ -91,14 +105,17 @@ class Door:
             raise UsageError("no table is named", hint='Name it: .load("catalog.database.table").')
         self._name = self._options["path"]
 
+    @_told()
     def schema(self) -> StructType:
         # Spark does not say whether it asks for a stream.
         return spark_schema(self._stream(None).schema if "from" in self._options else self._scan(None, None).schema)
 
+    @_told()
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_options(_READ_OPTIONS)
         return _Reader(self, schema.names)
 
+    @_told()
     def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if "from" not in self._options:
             raise UsageError(
@@ -109,6 +126,7 @@ class Door:
         self._check_options(_STREAM_OPTIONS)
         return _StreamReader(self, schema.names, self._options["from"])
 
+    @_told()
     def refuse_write(self, function: str) -> None:
         raise UsageError(
             'format("arctic") does not write',
@@ -184,6 +202,7 @@ class _Reader(DataSourceReader):
         self._pushed = [pushed for each in filters if (pushed := _pushed(each)) is not None]
         yield from filters
 
+    @_told()
     def partitions(self) -> Sequence[InputPartition]:
         division = self._door.division(self._columns, self._pushed)
         return [_Portion(division.reader, portion) for portion in division.portions]
@@ -201,17 +220,20 @@ class _StreamReader(DataSourceStreamReader):
         self._begun: Position | None = None
         self._at: Position | None = None
 
+    @_told()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._begun is None:
             self._begun = self._door.stream(self._columns).beginning(self._origin)
         return self._begun.to_json()
 
+    @_told()
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         # What is told here is read before Spark asks again.
         at = self._at or Position.from_json(self.initialOffset())
         self._at = self._door.stream(self._columns).following(at)
         return self._at.to_json()
 
+    @_told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._at = Position.from_json(end)
         found = self._door.stream(self._columns).portions(Position.from_json(start), self._at)

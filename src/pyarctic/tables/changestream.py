@@ -36,15 +36,16 @@ _AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Changes up to `sequence` were read; or, with `base`, so many files of that snapshot of Base, after which come the
-    changes up to `sequence` that are not merged into it."""
+    """Changes up to `sequence` were read. With `base`, reading began with the rows of that snapshot: so many of its files
+    were read, and of the changes up to `upto` those count that were not merged into it."""
 
     table: str
     sequence: int
     base: int | None = None
     files: int = 0
+    upto: int = 0
     pending: int = 0
-    """How many changed rows follow those of Base."""
+    """How many changed rows up to `upto` are to be read."""
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
@@ -63,8 +64,14 @@ class Limits:
     files: int | None = None
     fail_on_gaps: bool = True
 
+    @property
+    def are_none(self) -> bool:
+        return self.rows is None and self.files is None
+
     def taken(self, sizes: pl.DataFrame) -> int:
         """How many of some steps, with their `rows` and `files`, fit; at least one."""
+        if self.are_none:
+            return sizes.height
         fits = pl.lit(value=True)
         if self.rows is not None:
             fits &= pl.col("rows").cum_sum() <= self.rows
@@ -98,40 +105,40 @@ class ChangeStream:
                 return at
             if origin == "earliest":
                 base = self._table.view.metadata.current_snapshot()
-                pending = int(self._beyond_base(base, head)["record_count"].sum())
-                return replace(at, base=base.snapshot_id if base else 0, pending=pending)
+                at = replace(at, sequence=0, base=base.snapshot_id if base else 0, upto=head)
+                return replace(at, pending=_rows(self._unmerged(at, head)))
             if not origin.lstrip("-").isdigit():
                 raise UsageError(f"a stream cannot begin at {origin!r}", hint="Say earliest, latest or a snapshot id.")
             return replace(at, sequence=_sequence(snapshot_by_id(change, int(origin))))
 
     def following(self, at: Position) -> Position:
-        """The position after the next portion of rows; the same if there is nothing new."""
+        """The position after the next rows; the same if there are none."""
         with about(table=self._table.name):
             self._check(at)
-            if at.base is not None:
-                return self._after_base(at)
-            steps = self._committed(at.sequence, self._head)
-            self._refuse_gaps(at.sequence, int(steps["rows"].sum()))
-            taken = self._limits.taken(steps)
-            # What was committed without changes is passed by.
-            end = self._head if taken == steps.height else int(steps["sequence"][taken - 1])
-            return replace(at, sequence=max(end, at.sequence))
+            if at.base is not None and (files := self._base_files(at).slice(at.files)).height:
+                taken = self._limits.taken(files.select(rows="record_count", files=pl.lit(1, pl.Int64)))
+                at = replace(at, files=at.files + taken)
+                if not self._limits.are_none:
+                    return at
+            return self._after_changes(at)
+
+    def _after_changes(self, at: Position) -> Position:
+        self._refuse_gaps(at)
+        steps = _by_commit(self._unmerged(at, self._head))
+        taken = self._limits.taken(steps)
+        # What was committed without changes is passed by.
+        end = self._head if taken == steps.height else int(steps["sequence"][taken - 1])
+        if at.base is None or end >= at.upto:  # nothing after that was merged into it
+            return Position(table=at.table, sequence=max(end, at.sequence))
+        return replace(at, sequence=end, pending=at.pending - _rows(self._unmerged(at, end)))
 
     def portions(self, start: Position, end: Position) -> list[tuple[Portions, bytes]]:
         """What is to be read between two positions, in order."""
         with about(table=self._table.name):
             self._check(start)
-            found: list[tuple[Portions, bytes]] = []
-            if start.base is None:
-                return self._logged(self._changes(start.sequence, end.sequence))
             stop = None if end.base is None else end.files
-            found += self._inserted(start, stop)
-            if end.base is None:
-                pending = self._beyond_base(self._base(start), end.sequence)
-                if int(pending["record_count"].sum()) < start.pending and self._limits.fail_on_gaps:
-                    raise NotFound("changes that follow the base rows are gone", hint=_AGAIN)
-                found += self._logged(pending)
-            return found
+            inserted = [] if start.base is None else self._inserted(start, stop)
+            return inserted + self._logged(self._unmerged(start, end.sequence))
 
     def _check(self, at: Position) -> None:
         if at.table != self._table.uuid:
@@ -162,16 +169,14 @@ class ChangeStream:
         assert isinstance(scan, Scan)  # noqa: S101
         return scan
 
-    def _after_base(self, at: Position) -> Position:
+    def _base_files(self, at: Position) -> pl.DataFrame:
         scan = self._base_scan(at)
-        steps = pl.DataFrame(schema={"rows": pl.Int64, "files": pl.Int64})
-        if scan is not None:
-            data = scan.plan.data.sort("file_path").slice(at.files)
-            steps = data.select(rows="record_count", files=pl.lit(1, pl.Int64))
-        taken = self._limits.taken(steps)
-        if taken < steps.height:
-            return replace(at, files=at.files + taken)
-        return Position(table=at.table, sequence=at.sequence)
+        return pl.DataFrame(schema=FILE_SCHEMA) if scan is None else scan.plan.data.sort("file_path")
+
+    def _merged(self, at: Position) -> dict[str, int]:
+        if not at.base:
+            return {}
+        return merged_sequences(self._table.view.metadata, self._table.view.io, self._base(at))
 
     def _inserted(self, start: Position, stop: int | None) -> list[tuple[Portions, bytes]]:
         scan = self._base_scan(start)
@@ -193,24 +198,21 @@ class ChangeStream:
     def _files(self) -> pl.DataFrame:
         return with_changes(self._table.change_store.file_list.frame())
 
-    def _changes(self, after: int, upto: int) -> pl.DataFrame:
+    def _unmerged(self, at: Position, upto: int) -> pl.DataFrame:
+        """The files with changes after a position, up to a sequence number."""
         number = pl.col("data_sequence_number")
-        return self._files.filter((number > after) & (number <= upto))
+        found = self._files.filter((number > at.sequence) & (number <= upto))
+        return unmerged(found, StorePaths(self._table.change_store.view.metadata), self._merged(at))
 
-    def _committed(self, after: int, upto: int) -> pl.DataFrame:
-        """Commits with changes, oldest first."""
-        by_commit = self._changes(after, upto).group_by(sequence="data_sequence_number")
-        return by_commit.agg(rows=pl.col("record_count").sum(), files=pl.len().cast(pl.Int64)).sort("sequence")
-
-    def _beyond_base(self, base: Snapshot | None, upto: int) -> pl.DataFrame:
-        view = self._table.view
-        merged = merged_sequences(view.metadata, view.io, base)
-        return unmerged(self._changes(0, upto), StorePaths(self._table.change_store.view.metadata), merged)
-
-    def _refuse_gaps(self, after: int, rows: int) -> None:
+    def _refuse_gaps(self, at: Position) -> None:
         """Snapshots tell how many rows they added: that many must still be there."""
         if not self._limits.fail_on_gaps:
             return
+        after = at.sequence
+        if at.base is not None:
+            after = max(after, at.upto)
+            if (gone := at.pending - _rows(self._unmerged(at, after))) > 0:
+                raise NotFound(f"{gone} changed rows that follow those of Base are gone", hint=_AGAIN)
         metadata = self._table.change_store.view.metadata
         snapshot, added, oldest = metadata.current_snapshot(), 0, self._head + 1
         while snapshot is not None and _sequence(snapshot) > after:
@@ -224,8 +226,9 @@ class ChangeStream:
                 f"it is not known what was committed after sequence number {after}: snapshots before {oldest} were expired",
                 hint=_AGAIN,
             )
-        if rows < added:
-            raise NotFound(f"{added - rows} changed rows after sequence number {after} are gone", hint=_AGAIN)
+        gone = added - _rows(self._files.filter(pl.col("data_sequence_number") > after))
+        if gone > 0:
+            raise NotFound(f"{gone} changed rows after sequence number {after} are gone", hint=_AGAIN)
 
     def _logged(self, files: pl.DataFrame) -> list[tuple[Portions, bytes]]:
         """Portions of whole commits; a large one is divided by its writers, which have no key in common."""
@@ -287,3 +290,13 @@ class _Log:
 
 def _sequence(snapshot: Snapshot | None) -> int:
     return (snapshot.sequence_number or 0) if snapshot else 0
+
+
+def _rows(files: pl.DataFrame) -> int:
+    return int(files["record_count"].sum())
+
+
+def _by_commit(files: pl.DataFrame) -> pl.DataFrame:
+    """Commits with changes, oldest first."""
+    by_commit = files.group_by(sequence="data_sequence_number")
+    return by_commit.agg(rows=pl.col("record_count").sum(), files=pl.len().cast(pl.Int64)).sort("sequence")
