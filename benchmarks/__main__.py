@@ -14,7 +14,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import healing, healwork, tables
+from benchmarks import healing, healwork, pipeline, tables
 from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
 from benchmarks.measuring import in_turns, run_work, side_by_side
@@ -25,9 +25,12 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--only", choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "heal"], help="run one part"
+        "--only",
+        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "pipeline", "heal"],
+        help="run one part",
     )
-    parser.add_argument("--case", type=_cases, default=(), help=f"cases of `heal`, by comma: {', '.join(healing.CASES)}")
+    known = "; ".join(f"of `{part}`: {', '.join(cases)}" for part, cases in _CASES.items())
+    parser.add_argument("--case", type=_cases, default=(), help=f"cases, by comma; {known}")
     parser.add_argument("--healer", default=healwork.HEALER, help="what `heal` measures, as module:function")
     options = parser.parse_args()
     parts = {
@@ -39,6 +42,7 @@ def main() -> int:
         "commit": commit,
         "keyed": keyed_tables,
     }
+    parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)
     parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
     if options.json:
@@ -48,9 +52,12 @@ def main() -> int:
     return 0 if options.scale < 1 or all(figure.kept for figure in figures) else 1
 
 
+_CASES = {"heal": healing.CASES, "pipeline": pipeline.CASES}
+
+
 def _cases(text: str) -> tuple[str, ...]:
     cases = tuple(text.split(","))
-    if unknown := set(cases) - set(healing.CASES):
+    if unknown := set(cases).difference(*_CASES.values()):
         raise argparse.ArgumentTypeError(f"no such cases: {', '.join(unknown)}")
     return cases
 

@@ -1,6 +1,6 @@
 """`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic looks at it, explains what it
 needs and heals it, while somebody deletes in the very same files; then once more, on Spark. In the end, a keyed table takes
-updates and deletes.
+updates and deletes, from Python and from a stream of Spark.
 
 Everything lives in .demo/, which is made anew by every run.
 """
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 
 import pyarctic
+from examples import streaming
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.writing import (
@@ -127,7 +128,7 @@ def main() -> int:
     early = str(table.snapshots()["snapshot_id"][9])
     arctic("table", "scan", TABLE, "--snapshot", early, "--count")
 
-    if not keyed():
+    if not keyed() or not streamed():
         return 1
 
     say("Try next")
@@ -163,6 +164,35 @@ def keyed() -> bool:
     arctic("table", "scan", KEYED, "--store", "base")
     arctic("table", "scan", KEYED)
     return same_rows(pyarctic.table(KEYED), {1: 10, 2: 25, 4: 40, 5: 50})
+
+
+def streamed() -> bool:
+    """The same table, fed by a stream of Spark that ends and is started again."""
+    say("Orders change all the time", "Spark streams the changes into the table: every batch one commit, exactly once")
+    known = {row["id"]: (row["region"], row["amount"]) for row in pyarctic.table(KEYED).scan().to_arrow().to_pylist()}
+    shop, incoming, checkpoint = streaming.Shop(FOLDER / "incoming", known), FOLDER / "incoming", FOLDER / "checkpoint"
+    for files in (3, 2):
+        for _ in range(files):
+            shop.works(changes=400)
+        for batch, rows in streaming.ingest(KEYED, incoming, checkpoint):
+            console.print(f"  batch {batch}: {rows} changes")
+        console.print("  the stream ends; started again, it goes on where it was" if files == 3 else "", soft_wrap=True)
+    arctic("table", "snapshots", KEYED, "--store", "change", "--limit", "3")
+
+    say("What SQL sees", "files that nothing was done to come through Spark's own reader, the others are merged")
+    expected = sorted(
+        (region, len(amounts), sum(amounts))
+        for region in streaming.REGIONS
+        if (amounts := [amount for name, amount in shop.orders.values() if name == region])
+    )
+    found = streaming.by_region(KEYED)
+    for region, count, total in found:
+        console.print(f"  {region}: {count} orders, {total:,} in all")
+    if found != expected:
+        console.print(f"  [red]{expected} expected[/]")
+        return False
+    console.print(f"  [green]{len(shop.orders)} orders, exactly those that the shop knows[/]")
+    return same_rows(pyarctic.table(KEYED), {key: amount for key, (_, amount) in shop.orders.items()})
 
 
 def orders(*rows: tuple[int, str, int]) -> pa.Table:

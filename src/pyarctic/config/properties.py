@@ -65,6 +65,13 @@ def _ratio(text: str) -> float:
     return value
 
 
+def _weight(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
 def _optional_duration(text: str) -> timedelta | None:
     return None if text.strip() == "-1" else parse_duration(text)
 
@@ -230,6 +237,16 @@ WRITERS_QUIET_TIME = TableProperty[timedelta](
     doc="A partition is left alone for so long after somebody else deleted, updated or merged rows in it.",
 )
 
+QUOTA = TableProperty[float](
+    name="self-optimizing.quota",
+    aliases=("optimize.quota",),
+    default=0.1,
+    default_text="0.1",
+    allowed="a number above 0",
+    parse=_weight,
+    doc="The table's weight among those that share optimizers: with more of it, it is served sooner.",
+)
+
 TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     TARGET_SIZE,
     MIN_TARGET_RATIO,
@@ -248,6 +265,7 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     SORT_ON_REWRITE,
     WRITERS_FIRST,
     WRITERS_QUIET_TIME,
+    QUOTA,
 )
 """All of them, in the order of the documentation."""
 

@@ -1,20 +1,28 @@
-"""Events of Debezium, as Kafka Connect writes them in JSON, turned into changes that a keyed table takes."""
+"""Events of Debezium, as Kafka Connect writes them in JSON, turned into changes that a keyed table takes.
+
+An event that is not understood ends the query: left out, it would be lost.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
 
 from pyarctic.errors import UsageError
+from pyarctic.spark.debeziumvalues import UNITS, Unit, kinds_of, member, needs_kind, value
 from pyarctic.spark.schemas import spark_schema
 from pyarctic.tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 ORDER = "_order"
-_OPERATIONS = {"c": "INSERT", "r": "INSERT", "u": "UPDATE_AFTER", "d": "DELETE"}
-_UNITS = {"millis": 1_000, "micros": 1}
+_SHOWN = 200
+"""How much of an event an error shows."""
+_FULL = "The source has to tell whole rows: ALTER TABLE … REPLICA IDENTITY FULL"
 
 
 def from_debezium(
@@ -22,85 +30,122 @@ def from_debezium(
     table: str | StructType,
     column: str = "value",
     order: str | None = None,
-    timestamps: Literal["micros", "millis"] = "micros",
+    timestamps: Unit | Mapping[str, Unit] = "micros",
 ) -> DataFrame:
     """The changes in a frame of events: the columns of `table` (its name, or a schema), `_change_action`, and `_order`.
 
-    `column` holds the events, with or without their schema, as text or bytes; null ones are left out. `_order` is what
-    `order` says; without it the offset of the message in its Kafka topic, or else the time of the event. Hand it on:
-    `write_stream(changes, …, mode="cdc", order_by=["_order"])`. `timestamps`: the unit of instants that are numbers."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructField, StructType
+    `column` holds the events, with or without their schema, as text or bytes; null ones, which follow deletes for Kafka's
+    own use, are left out. `_order` is what the SQL expression `order` says; without it the offset of the message in Kafka,
+    or else the time of the event. Hand it on: `write_stream(changes, …, mode="cdc", order_by=["_order"])`.
 
-    if timestamps not in _UNITS:
-        raise UsageError(f"unknown unit of instants: {timestamps!r}", hint=f"One of: {', '.join(_UNITS)}.")
+    `timestamps` is the unit of instants that are numbers, for all columns or by column, where events come without their
+    schema. Columns that the table does not have are left out; those that an event does not have are null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     if column not in df.columns:
         raise UsageError(f"the events lack the column {column!r}", hint=f"They have: {', '.join(df.columns)}.")
-    wanted = spark_schema(open_table(table).scan().schema) if isinstance(table, str) else table
-    # Values come in many spellings: they are taken as text first.
-    image = StructType([StructField(field.name, _spelled(field.dataType)) for field in wanted])
-    event = f"op string, ts_ms long, before {image.simpleString()}, after {image.simpleString()}"
-    text = F.col(column).cast("string")
+    target = _Target.of(table)
+    units = _units(timestamps, target.schema)
+    text = F.col(f"`{column}`").cast("string")
+    at = F.expr(order) if order is not None else F.col("offset") if "offset" in df.columns else F.lit(None)
+    parsed = df.where(text.isNotNull()).select(text.alias("text"), F.try_parse_json(text).alias("json"), at.alias(ORDER))
     # With its schema an event is one level further down.
-    bare = F.coalesce(F.get_json_object(text, "$.payload"), text)
-    parsed = df.where(F.col(column).isNotNull()).withColumn("_event", F.from_json(bare, event))
-    known = parsed.select(_checked(F.col("_event"), text).alias("_event"), _order(df, order).alias(ORDER))
-    images = F.when(
-        F.col("_event.op") == "u",
-        F.array(
-            F.struct(F.lit("UPDATE_BEFORE").alias("action"), F.col("_event.before").alias("row")),
-            F.struct(F.lit("UPDATE_AFTER").alias("action"), F.col("_event.after").alias("row")),
-        ),
-    ).otherwise(
-        F.array(
-            F.struct(
-                F.when(F.col("_event.op") == "d", "DELETE").otherwise("INSERT").alias("action"),
-                F.when(F.col("_event.op") == "d", F.col("_event.before")).otherwise(F.col("_event.after")).alias("row"),
-            )
-        )
+    event = F.coalesce(member(F.col("json"), "payload"), F.col("json"))
+    kinds = kinds_of(F.col("json")) if any(needs_kind(field.dataType) for field in target.schema) else F.lit(None)
+    parts = parsed.select("text", event.alias("event"), kinds.alias("kinds"), ORDER).select(
+        "text",
+        "kinds",
+        F.try_variant_get("event", "$.op", "string").alias("op"),
+        member(F.col("event"), "before").alias("before"),
+        member(F.col("event"), "after").alias("after"),
+        (F.col(ORDER) if order or "offset" in df.columns else F.try_variant_get("event", "$.ts_ms", "long")).alias(ORDER),
     )
-    rows = known.select(ORDER, F.explode(images).alias("_image")).where(F.col("_image.row").isNotNull())
-    columns = [
-        _value(F.col(f"_image.row.`{field.name}`"), field.dataType, _UNITS[timestamps]).alias(field.name) for field in wanted
-    ]
-    return rows.select(*columns, F.col("_image.action").alias("_change_action"), F.col(ORDER))
+    images = parts.select("kinds", ORDER, F.explode(target.images()).alias("image"))
+    columns = []
+    for field in target.schema:
+        told = member(F.col("image.row"), field.name)
+        if not field.nullable:  # a before-image may know little more than the key
+            told = F.coalesce(told, member(F.col("image.later"), field.name))
+        kind = F.try_element_at(F.col("kinds"), F.lit(field.name)) if needs_kind(field.dataType) else None
+        columns.append(value(told, field.dataType, field.name, units[field.name], kind).alias(field.name))
+    return images.select(*columns, F.col("image.action").alias("_change_action"), ORDER)
 
 
-def _order(df: DataFrame, order: str | None) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What the changes are for."""
 
-    if order is not None:
-        return F.expr(order)
-    return F.col("offset") if "offset" in df.columns else F.col("_event.ts_ms")
+    schema: StructType
+    keys: tuple[str, ...] = ()
+    moved_by: tuple[str, ...] = ()
+    """Columns outside of the key that decide about the partition: a row that is deleted must tell them."""
+
+    @classmethod
+    def of(cls, table: str | StructType) -> _Target:
+        if not isinstance(table, str):
+            return cls(schema=table)
+        opened = open_table(table)
+        metadata = opened.view.metadata
+        sources = [metadata.schema().find_column_name(field.source_id) or "" for field in metadata.spec().fields]
+        moved_by = [name for name in sources if name not in opened.primary_key]
+        return cls(schema=spark_schema(opened.scan().schema), keys=opened.primary_key, moved_by=tuple(moved_by))
+
+    def images(self) -> Column:
+        """The rows of an event, each with what it is. An update whose row before is not known deletes by the new row, as an
+        upsert does: other engines of the format do not replace a row that is only inserted."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        after, before = F.col("after"), F.col("before")
+        op = F.when(self._fault().isNotNull(), F.raise_error(self._fault())).otherwise(F.col("op"))
+
+        def image(action: str, row: Column) -> Column:
+            return F.struct(F.lit(action).alias("action"), row.alias("row"), after.alias("later"))
+
+        known = F.when(self._is_known(before), before).otherwise(after)
+        return (
+            F.when(op == "u", F.array(image("UPDATE_BEFORE", known), image("UPDATE_AFTER", after)))
+            .when(F.col("op") == "d", F.array(image("DELETE", before)))
+            .otherwise(F.array(image("INSERT", after)))
+        )
+
+    def _is_known(self, row: Column) -> Column:
+        """Whether a row tells its key; without one, anything."""
+        told = [member(row, name).isNotNull() for name in self.keys or self.schema.names]
+        return reduce(lambda some, more: some & more if self.keys else some | more, told)
+
+    def _fault(self) -> Column:
+        """What is wrong with an event, or null."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        op, before = F.col("op"), F.col("before")
+        is_delete, is_update = op == "d", op == "u"
+        what = "the key" if self.keys else "any of the columns"
+        faults = [
+            (op == "t", "the source table was truncated. Empty this table too, then go on behind the event"),
+            (op.isNull() | ~op.isin("c", "r", "u", "d"), "not an event of Debezium that changes a row"),
+            (~is_delete & ~self._is_known(F.col("after")), f"the row after the change does not tell {what}"),
+            (is_delete & ~self._is_known(before), f"the row that was deleted does not tell {what}. {_FULL}"),
+        ]
+        for name in self.moved_by:
+            lacks = F.try_variant_get(before, _path(name), "variant").isNull()
+            told = f"the row before the change does not tell {name}, and so not its partition. {_FULL}"
+            faults.append(((is_delete | is_update) & (before.isNull() | lacks), told))
+        fault = F.coalesce(*[F.when(is_so, F.lit(text)) for is_so, text in faults])
+        return F.concat(fault, F.lit(": "), F.substring("text", 1, _SHOWN))
 
 
-def _checked(event: Column, text: Column) -> Column:
-    """An event that is not understood ends the query: left out, it would be lost."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    is_known = event.getField("op").isin([*_OPERATIONS])
-    lost = F.raise_error(F.concat(F.lit("not an event of Debezium that changes a row: "), F.substring(text, 1, 200)))
-    return F.when(is_known, event).otherwise(lost)
+def _path(name: str) -> str:
+    return "$" + "".join(f'["{part}"]' for part in name.split("."))
 
 
-def _spelled(type_: DataType) -> DataType:
-    from pyspark.sql.types import ArrayType, BinaryType, BooleanType, MapType, StringType, StructType
-
-    return type_ if isinstance(type_, ArrayType | MapType | StructType | BinaryType | BooleanType) else StringType()
-
-
-def _value(text: Column, type_: DataType, micros: int) -> Column:
-    """Dates are days or ISO, instants are numbers or ISO, everything else is as Spark reads it."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
-
-    is_number = text.rlike("^-?[0-9]+$")
-    if isinstance(type_, DateType):
-        days = F.date_add(F.lit("1970-01-01").cast("date"), text.cast("int"))
-        return F.when(is_number, days).otherwise(text.cast("date"))
-    if isinstance(type_, TimestampType | TimestampNTZType):
-        instant = F.timestamp_micros(text.cast("long") * micros)
-        if isinstance(type_, TimestampNTZType):
-            instant = F.to_utc_timestamp(instant.cast("timestamp"), F.current_timezone()).cast("timestamp_ntz")
-        return F.when(is_number, instant).otherwise(text.cast(type_))
-    return text.cast(type_)
+def _units(timestamps: Unit | Mapping[str, Unit], schema: StructType) -> dict[str, Unit]:
+    by_column: dict[str, Unit] = dict.fromkeys(schema.names, "micros")
+    if isinstance(timestamps, str):
+        by_column = dict.fromkeys(schema.names, timestamps)
+    else:
+        if unknown := sorted(timestamps.keys() - by_column.keys()):
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"There are: {', '.join(schema.names)}.")
+        by_column |= timestamps
+    if strange := [unit for unit in by_column.values() if unit not in UNITS]:
+        raise UsageError(f"unknown unit of instants: {strange[0]!r}", hint=f"One of: {', '.join(UNITS)}.")
+    return by_column

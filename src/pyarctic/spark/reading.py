@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyarctic.spark.executors import reach_executors, sent, slots
-from pyarctic.spark.schemas import for_spark, schema_with_ids, spark_schema
+from pyarctic.spark.schemas import for_spark, quoted, schema_with_ids, spark_schema
 from pyarctic.tables import open_table
 from pyarctic.tables.division import Division, Portions, Sizes, divided
 
@@ -64,10 +64,10 @@ def _plain(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
     # Paths are taken as they are: neither patterns nor partitions are looked for in them.
     reader = spark.read.schema(schema).option("__globPaths__", "false").option("recursiveFileLookup", "true")
     frame = reader.parquet(*division.plain)
-    frame = frame.select([F.col(f"`{own}`").alias(name, metadata={}) for name, own in names.items()])
+    frame = frame.select([F.col(quoted(own)).alias(name, metadata={}) for name, own in names.items()])
     if division.condition is not None:
         frame = frame.where(division.condition)
-    yield frame.select([f"`{name}`" for name in division.schema.names])
+    yield frame.select([quoted(name) for name in division.schema.names])
 
 
 def _merged(spark: SparkSession, division: Division) -> Iterator[DataFrame]:

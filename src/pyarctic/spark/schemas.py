@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -48,15 +49,21 @@ def _field(field: pa.Field) -> pa.Field:
     return field.with_type(_type(field.type))
 
 
+def quoted(name: str) -> str:
+    """A column's name as Spark's expressions have it, whatever letters are in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def schema_with_ids(schema: pa.Schema, *, own_names: bool) -> tuple[StructType, dict[str, str]]:
     """Spark's columns, to be found in Parquet files by field id; and the name of each in the frame that is read. Without
     `own_names` columns are named by their ids.
 
     Spark finds columns by id, but skips row groups by name (seen in 4.1): where a file has another column of that name, rows
     would be lost. Names that no file has are safe, and nothing is skipped."""
+    strange = uuid4().hex
     from pyspark.sql.types import StructField, StructType
 
-    names = {field.name: field.name if own_names else f"field {_id_of(field)}" for field in schema}
+    names = {field.name: field.name if own_names else f"field {_id_of(field)} {strange}" for field in schema}
     fields = [
         StructField(names[field.name], _type_with_ids(field.type), metadata={_SPARK_ID: _id_of(field)}) for field in schema
     ]

@@ -15,7 +15,7 @@ from pyarctic.errors import ArcticError, Unavailable, UsageError, about
 from pyarctic.spark import failures
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.reading import read
-from pyarctic.spark.schemas import arrow_schema
+from pyarctic.spark.schemas import arrow_schema, quoted
 from pyarctic.spark.shipping import is_remote
 from pyarctic.tables import Table, open_table
 from pyarctic.tables.distribution import IS_OLD, Answer, Distribution, FileWriter
@@ -141,7 +141,7 @@ class _Job:
         else:
             together = numbered.repartition(distribution.writers, _WRITER)
         order = [*distribution.keys, *(name for name in self._options.order_by if name not in distribution.keys)]
-        columns: list[Any] = [f"`{name}`" for name in order]
+        columns: list[Any] = [quoted(name) for name in order]
         if self._options.mode == "cdc":
             columns.append(_is_after())
         if has_old:
@@ -153,7 +153,7 @@ class _Job:
         from pyspark.sql import functions as F  # noqa: N812
 
         keys = list(self._table.primary_key)
-        asked = rows.select([f"`{name}`" for name in keys]).distinct()
+        asked = rows.select([quoted(name) for name in keys]).distinct()
         old = read(self._spark, self._table.name, columns).join(asked, keys, "left_semi")
         marked = old.withColumn(IS_OLD, F.lit(True))
         return rows.withColumn(IS_OLD, F.lit(False)).unionByName(marked, allowMissingColumns=True)
@@ -216,7 +216,7 @@ def _number(distribution: Distribution) -> Column:
 
     numbers.__annotations__ = {}
     made: Any = arrow_udf(numbers, "int")  # type: ignore[call-overload]
-    return made(*[F.col(f"`{name}`") for name in distribution.columns])  # type: ignore[no-any-return]
+    return made(*[F.col(quoted(name)) for name in distribution.columns])  # type: ignore[no-any-return]
 
 
 def write_rows(writer: FileWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import extract_field_ids
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
@@ -85,13 +85,20 @@ def divided(scan: Scan | MergedScan | ChangeScan, sizes: Sizes, *, allow_plain: 
 
 def _refuse_unreadable(schema: pa.Schema) -> None:
     for field in schema:
-        if any(is_of(field.type) for is_of in _UNREADABLE):
+        if any(is_of(type_) for type_ in _parts(field.type) for is_of in _UNREADABLE):
             others = [other.name for other in schema if other is not field]
             raise Unsupported(
                 f"column {field.name!r} is {field.type}, which Spark does not know",
                 hint=f"Name the columns to read, without it: columns={others}.",
                 column=field.name,
             )
+
+
+def _parts(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """A type and those it is made of."""
+    yield type_
+    for index in range(type_.num_fields):
+        yield from _parts(type_.field(index).type)
 
 
 # --- which files are plain
@@ -123,17 +130,18 @@ class _Plain:
             have = {field.field_id for field in wanted}
             fields += tuple(f for f in schema.fields if f.field_id not in have and asked & set(Schema(f).field_ids))
         own = {field.field_id for field in schema.fields}
-        # Spark's reader matches by field id, and does not read defaults of other types than its own.
+        stable = all(_names_are_stable(known) for known in metadata)
+        # Spark's reader matches by field id, but within structs by name, too (seen in 4.1). It does not know defaults.
         possible = (
             allowed
-            and all(f.field_id in own and is_known(f.field_type) and f.initial_default is None for f in fields)
+            and all(f.field_id in own and is_known(f.field_type) and (stable or f.field_type.is_primitive) for f in fields)
+            and all(f.initial_default is None for f in index_by_id(Schema(*fields)).values())
             and not any(known.name_mapping() for known in metadata)
         )
         if possible and condition != conditions.ALL:
             text = sql_condition(schema, bound)
         name = pl.col("file_path").str.split("/").list.last()
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
-        stable = all(_names_are_stable(known) for known in metadata)
         return cls(fields=fields, condition=text, is_plain=is_plain, names_are_stable=stable)
 
     def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[bytes]) -> Division:
@@ -149,7 +157,12 @@ class _Plain:
 
 
 def _names_are_stable(metadata: TableMetadata) -> bool:
-    pairs = {pair for schema in metadata.schemas for pair in schema._lazy_id_to_name.items()}
+    """As Spark compares names, without their case. Schemas that were removed, as Iceberg Java does when it expires snapshots,
+    may have had any names: there are numbers missing then."""
+    if {schema.schema_id for schema in metadata.schemas} != set(range(len(metadata.schemas))):
+        return False
+    names = (schema._lazy_id_to_name.items() for schema in metadata.schemas)
+    pairs = {(field_id, name.casefold()) for each in names for field_id, name in each}
     return len({field_id for field_id, _ in pairs}) == len(pairs) == len({name for _, name in pairs})
 
 

@@ -104,4 +104,4 @@ def test_misspelt_names_are_found() -> None:
         "self-optimizing.target-sise": "self-optimizing.target-size",
         "compact.major.file.count": "compact.major.file.cnt",
     }
-    assert unknown_properties({"optimize.xyz": "1"}) == {"optimize.xyz": None}
+    assert unknown_properties({"optimize.\u00e9": "1"}) == {"optimize.\u00e9": None}

@@ -289,7 +289,7 @@ def worthy_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
 def leaf_paths(schema: pa.Schema) -> list[str]:
     """The Parquet paths of all columns, as Arrow names them."""
     sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
+    pq.write_table(pa.Table.from_batches([], schema), sink)  # `empty_table` fails for UUIDs within structs
     parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     return [parquet.column(index).path for index in range(len(parquet))]
 

@@ -1,0 +1,63 @@
+"""Orders that change all the time, brought into a keyed table by a stream of Spark, and read back by SQL."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pyarctic.spark as arctic_spark
+
+REGIONS = ("apac", "emea", "latam")
+COLUMNS = "id long, region string, amount long, _change_action string, seq long"
+
+
+class Shop:
+    """Writes down what happens to its orders, and knows how they are."""
+
+    def __init__(self, incoming: Path, orders: dict[int, tuple[str, int]]) -> None:
+        self.orders = orders
+        self._incoming = incoming
+        self._random = random.Random(7)
+        self._count = 0
+        self._files = 0
+
+    def works(self, changes: int) -> None:
+        """Inserts, updates and deletes of some few orders, as one file."""
+        lines = []
+        for _ in range(changes):
+            self._count += 1
+            key, amount = self._random.randrange(1, 200), self._random.randrange(1, 1000)
+            region, action = REGIONS[key % 3], "INSERT"
+            if key in self.orders:
+                region, amount_before = self.orders[key]
+                action = "DELETE" if self._random.random() < 0.3 else "UPDATE_AFTER"
+                amount = amount_before if action == "DELETE" else amount
+            if action == "DELETE":
+                del self.orders[key]
+            else:
+                self.orders[key] = (region, amount)
+            row = {"id": key, "region": region, "amount": amount, "_change_action": action, "seq": self._count}
+            lines.append(json.dumps(row))
+        self._files += 1
+        self._incoming.mkdir(exist_ok=True)
+        (self._incoming / f"{self._files:03d}.json").write_text("\n".join(lines) + "\n")
+
+
+def ingest(table: str, incoming: Path, checkpoint: Path) -> list[tuple[int, int]]:
+    """Run the stream until it has taken all there is; the number and the rows of every batch."""
+    spark = arctic_spark.session("demo", **{"spark.master": "local[2]"})
+    events = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(incoming.as_uri())
+    query = arctic_spark.write_stream(
+        events, table, mode="cdc", order_by=["seq"], checkpoint=checkpoint.as_uri(), trigger="available-now"
+    )
+    query.awaitTermination()
+    return [(each["batchId"], each["numInputRows"]) for each in query.recentProgress if each["numInputRows"]]
+
+
+def by_region(table: str) -> list[tuple[str, int, int]]:
+    """What SQL says of the merged rows."""
+    spark = arctic_spark.session()
+    arctic_spark.view(spark, table, "orders")
+    found = spark.sql("SELECT region, count(*), sum(amount) FROM orders GROUP BY region ORDER BY region").collect()
+    return [(row[0], row[1], row[2]) for row in found]
