@@ -46,10 +46,12 @@ _MAKERS: dict[type[IcebergType], Callable[[Any], str]] = {
 
 
 def is_known(type_: IcebergType) -> bool:
-    """Whether Spark has the type, and reads it from Parquet files as it is."""
+    """Whether Spark has the type, and reads it from Parquet files as it is. With floats within structs it skips row groups
+    that have NaN."""
     match type_:
         case StructType():
-            return all(is_known(field.field_type) for field in type_.fields)
+            known = (is_known(f.field_type) and not isinstance(f.field_type, FloatType | DoubleType) for f in type_.fields)
+            return all(known)
         case ListType():
             return is_known(type_.element_type)
         case MapType():

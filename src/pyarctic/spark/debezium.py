@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyarctic.errors import UsageError
-from pyarctic.spark.debeziumvalues import UNITS, Unit, kinds_of, member, needs_kind, value
+from pyarctic.spark.debeziumvalues import UNITS, Unit, kinds_of, member, needs_kind, path, value
 from pyarctic.spark.schemas import spark_schema
 from pyarctic.tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 ORDER = "_order"
 _SHOWN = 200
@@ -52,7 +53,8 @@ def from_debezium(
     # With its schema an event is one level further down.
     event = F.coalesce(member(F.col("json"), "payload"), F.col("json"))
     kinds = kinds_of(F.col("json")) if any(needs_kind(field.dataType) for field in target.schema) else F.lit(None)
-    parts = parsed.select("text", event.alias("event"), kinds.alias("kinds"), ORDER).select(
+    # Step by step, so that Spark finds out once what is used several times.
+    events = parsed.select("text", event.alias("event"), kinds.alias("kinds"), ORDER).select(
         "text",
         "kinds",
         F.try_variant_get("event", "$.op", "string").alias("op"),
@@ -60,15 +62,52 @@ def from_debezium(
         member(F.col("event"), "after").alias("after"),
         (F.col(ORDER) if order or "offset" in df.columns else F.try_variant_get("event", "$.ts_ms", "long")).alias(ORDER),
     )
-    images = parts.select("kinds", ORDER, F.explode(target.images()).alias("image"))
-    columns = []
-    for field in target.schema:
-        told = member(F.col("image.row"), field.name)
-        if not field.nullable:  # a before-image may know little more than the key
-            told = F.coalesce(told, member(F.col("image.later"), field.name))
-        kind = F.try_element_at(F.col("kinds"), F.lit(field.name)) if needs_kind(field.dataType) else None
-        columns.append(value(told, field.dataType, field.name, units[field.name], kind).alias(field.name))
-    return images.select(*columns, F.col("image.action").alias("_change_action"), ORDER)
+    checked = events.select("*", target.fault().alias("fault"), target.is_known(F.col("before")).alias("is_known"))
+    images = checked.select("kinds", ORDER, F.explode(_images()).alias("image"))
+    told = [_told(field).alias(f"told{at}") for at, field in enumerate(target.schema)]
+    texts = [F.try_variant_get(f"told{at}", "$", "string").alias(f"text{at}") for at in range(len(told))]
+    values = [
+        value(
+            F.col(f"told{at}"),
+            field.dataType,
+            field.name,
+            units[field.name],
+            text=F.col(f"text{at}"),
+            kind=F.try_element_at(F.col("kinds"), F.lit(field.name)) if needs_kind(field.dataType) else None,
+        ).alias(field.name)
+        for at, field in enumerate(target.schema)
+    ]
+    rows = images.select("kinds", ORDER, F.col("image.action").alias("_change_action"), *told).select("*", *texts)
+    return rows.select(*values, "_change_action", ORDER)
+
+
+def _told(field: StructField) -> Column:
+    """What an image has for a column. A before-image may know little more than the key: what must not be null is then taken
+    from the row that follows."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if field.nullable:
+        return F.try_variant_get("image.row", path(field.name), "variant")
+    return F.coalesce(member(F.col("image.row"), field.name), member(F.col("image.later"), field.name))
+
+
+def _images() -> Column:
+    """The rows of an event, each with what it is. An update whose row before is not known deletes by the new row, as an
+    upsert does: other engines of the format do not replace a row that is only inserted."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    after, before = F.col("after"), F.col("before")
+    op = F.when(F.col("fault").isNotNull(), F.raise_error(F.col("fault"))).otherwise(F.col("op"))
+
+    def image(action: str, row: Column) -> Column:
+        return F.struct(F.lit(action).alias("action"), row.alias("row"), after.alias("later"))
+
+    known = F.when(F.col("is_known"), before).otherwise(after)
+    return (
+        F.when(op == "u", F.array(image("UPDATE_BEFORE", known), image("UPDATE_AFTER", after)))
+        .when(F.col("op") == "d", F.array(image("DELETE", before)))
+        .otherwise(F.array(image("INSERT", after)))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,56 +125,37 @@ class _Target:
             return cls(schema=table)
         opened = open_table(table)
         metadata = opened.view.metadata
-        sources = [metadata.schema().find_column_name(field.source_id) or "" for field in metadata.spec().fields]
+        sources = [str(metadata.schema().find_column_name(field.source_id)) for field in metadata.spec().fields]
         moved_by = [name for name in sources if name not in opened.primary_key]
         return cls(schema=spark_schema(opened.scan().schema), keys=opened.primary_key, moved_by=tuple(moved_by))
 
-    def images(self) -> Column:
-        """The rows of an event, each with what it is. An update whose row before is not known deletes by the new row, as an
-        upsert does: other engines of the format do not replace a row that is only inserted."""
+    def is_known(self, row: Column) -> Column:
+        """Whether a row tells its key; without one, whether it is a row."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        after, before = F.col("after"), F.col("before")
-        op = F.when(self._fault().isNotNull(), F.raise_error(self._fault())).otherwise(F.col("op"))
+        if not self.keys:
+            return F.try_variant_get(row, "$", "map<string,variant>").isNotNull()
+        return reduce(and_, [member(row, name).isNotNull() for name in self.keys])
 
-        def image(action: str, row: Column) -> Column:
-            return F.struct(F.lit(action).alias("action"), row.alias("row"), after.alias("later"))
-
-        known = F.when(self._is_known(before), before).otherwise(after)
-        return (
-            F.when(op == "u", F.array(image("UPDATE_BEFORE", known), image("UPDATE_AFTER", after)))
-            .when(F.col("op") == "d", F.array(image("DELETE", before)))
-            .otherwise(F.array(image("INSERT", after)))
-        )
-
-    def _is_known(self, row: Column) -> Column:
-        """Whether a row tells its key; without one, anything."""
-        told = [member(row, name).isNotNull() for name in self.keys or self.schema.names]
-        return reduce(lambda some, more: some & more if self.keys else some | more, told)
-
-    def _fault(self) -> Column:
+    def fault(self) -> Column:
         """What is wrong with an event, or null."""
         from pyspark.sql import functions as F  # noqa: N812
 
         op, before = F.col("op"), F.col("before")
         is_delete, is_update = op == "d", op == "u"
-        what = "the key" if self.keys else "any of the columns"
+        what = "the key" if self.keys else "its columns"
         faults = [
             (op == "t", "the source table was truncated. Empty this table too, then go on behind the event"),
             (op.isNull() | ~op.isin("c", "r", "u", "d"), "not an event of Debezium that changes a row"),
-            (~is_delete & ~self._is_known(F.col("after")), f"the row after the change does not tell {what}"),
-            (is_delete & ~self._is_known(before), f"the row that was deleted does not tell {what}. {_FULL}"),
+            (~is_delete & ~self.is_known(F.col("after")), f"the row after the change does not tell {what}"),
+            (is_delete & ~self.is_known(before), f"the row that was deleted does not tell {what}. {_FULL}"),
         ]
         for name in self.moved_by:
-            lacks = F.try_variant_get(before, _path(name), "variant").isNull()
+            lacks = F.try_variant_get(before, path(name), "variant").isNull()
             told = f"the row before the change does not tell {name}, and so not its partition. {_FULL}"
             faults.append(((is_delete | is_update) & (before.isNull() | lacks), told))
         fault = F.coalesce(*[F.when(is_so, F.lit(text)) for is_so, text in faults])
         return F.concat(fault, F.lit(": "), F.substring("text", 1, _SHOWN))
-
-
-def _path(name: str) -> str:
-    return "$" + "".join(f'["{part}"]' for part in name.split("."))
 
 
 def _units(timestamps: Unit | Mapping[str, Unit], schema: StructType) -> dict[str, Unit]:

@@ -41,14 +41,20 @@ _WHOLE = "^-?[0-9]+$"
 _INSTANT = r"^[+-]?\d{4,}-\d\d-\d\d[T ]\d\d:"
 _ZONE = r"(Z|[+-]\d\d(:?\d\d)?)$"
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_HEX = "0123456789ABCDEF"
 _TOO_MUCH = 200
+
+
+def path(name: str) -> str:
+    """The way to a member of an object."""
+    return f"$['{name}']" if '"' in name else f'$["{name}"]'
 
 
 def member(holder: Column, name: str) -> Column:
     """What an object has under a name, as a variant; null if it is null there, or not there."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = F.try_variant_get(holder, f"""$['{name}']""" if '"' in name else f'$["{name}"]', "variant")
+    found = F.try_variant_get(holder, path(name), "variant")
     return F.when(~F.is_variant_null(found), found)
 
 
@@ -72,8 +78,10 @@ def kinds_of(event: Column) -> Column:
     return F.map_from_entries(entries)
 
 
-def value(told: Column, type_: DataType, name: str, unit: Unit, kind: Column | None = None) -> Column:
-    """A value as its column takes it. `unit` is that of instants of no known `kind`."""
+def value(
+    told: Column, type_: DataType, name: str, unit: Unit, *, text: Column | None = None, kind: Column | None = None
+) -> Column:
+    """A value as its column takes it. `unit` is that of instants of no known `kind`. `text` is the value as text."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import (
         ArrayType,
@@ -87,7 +95,7 @@ def value(told: Column, type_: DataType, name: str, unit: Unit, kind: Column | N
         TimestampType,
     )
 
-    text = F.try_variant_get(told, "$", "string")
+    text = F.try_variant_get(told, "$", "string") if text is None else text
     kind_name = F.lit(None).cast("string") if kind is None else kind["name"]
     if isinstance(type_, ArrayType | MapType | StructType):
         read = _nested(told, text, type_, name, unit)
@@ -110,13 +118,17 @@ def value(told: Column, type_: DataType, name: str, unit: Unit, kind: Column | N
         read = _decimal(told, text, kind, type_)
     else:
         read = text.try_cast(type_)
+    if isinstance(type_, ArrayType | BinaryType | StringType):
+        withheld = F.raise_error(
+            f"the event lacks the value of {name}, which is large and was not changed. "
+            "The source has to tell whole rows: ALTER TABLE … REPLICA IDENTITY FULL"
+        )
+        read = F.when(text.isin(*_WITHHELD_SPELLINGS), withheld).otherwise(read)
+    if isinstance(type_, StringType):
+        return read
     shown = F.substring(text, 1, _TOO_MUCH)
-    withheld = F.raise_error(
-        f"the event lacks the value of {name}, which is large and was not changed. "
-        "The source has to tell whole rows: ALTER TABLE … REPLICA IDENTITY FULL"
-    )
     strange = F.raise_error(F.concat(F.lit(f"the value of {name} does not fit {type_.simpleString()}: "), shown))
-    return F.when(text.isin(*_WITHHELD_SPELLINGS), withheld).when(text.isNotNull(), F.coalesce(read, strange))
+    return F.when(text.isNotNull(), F.coalesce(read, strange))
 
 
 def _nested(told: Column, text: Column, type_: DataType, name: str, unit: Unit) -> Column:
@@ -132,7 +144,7 @@ def _nested(told: Column, text: Column, type_: DataType, name: str, unit: Unit) 
     if isinstance(type_, MapType):
         keys, values = type_.keyType, type_.valueType
         typed = F.transform_values(named, lambda _, one: value(one, values, name, unit))
-        return F.transform_keys(typed, lambda key, _: value(F.to_variant_object(key), keys, name, unit))
+        return F.transform_keys(typed, lambda key, _: key.try_cast(keys))
     assert isinstance(type_, StructType)  # noqa: S101
     fields = [value(member(told, f.name), f.dataType, f"{name}.{f.name}", unit).alias(f.name) for f in type_]
     return F.when(named.isNotNull(), F.struct(*fields))
@@ -161,27 +173,31 @@ def _decimal(told: Column, text: Column, kind: Column | None, type_: DecimalType
         is_encoded = (kind["name"] == _DECIMAL) & (F.schema_of_variant(told) == "STRING")
         encoded = F.when(is_encoded, text).otherwise(encoded)
         scale = F.when(is_encoded, kind["parameters"]["scale"].try_cast("int")).otherwise(scale)
-    digits = F.when(encoded.isNotNull(), _digits(encoded, scale)).otherwise(text)
-    read = digits.try_cast(type_)
     # A cast rounds; what would be lost is refused.
-    is_rounded = digits.rlike(rf"^[^eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9]")
-    is_other = digits.rlike("[eE]") & (read.cast("double") != digits.try_cast("double"))
-    return F.when(~is_rounded & ~is_other, read)
+    read = text.try_cast(type_)
+    is_rounded = text.rlike(rf"^[^eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9]")
+    is_other = text.rlike("[eE]") & (read.cast("double") != text.try_cast("double"))
+    return F.when(encoded.isNull(), F.when(~is_rounded & ~is_other, read)).otherwise(_decoded(encoded, scale, type_))
 
 
-def _digits(encoded: Column, scale: Column) -> Column:
-    """The number in up to 16 bytes, signed and the highest first, in digits."""
+def _decoded(encoded: Column, scale: Column, type_: DecimalType) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    two_to_64 = F.lit(Decimal(1 << 64))
+    number = _unscaled(encoded)
+    beyond = F.greatest(scale - type_.scale, F.lit(0))
+    lost = F.concat(F.lit("1"), F.repeat(F.lit("0"), beyond)).try_cast("decimal(38,0)")
+    return F.when(number % lost == 0, F.concat(number.cast("string"), F.lit("E"), (-scale).cast("string")).try_cast(type_))
+
+
+def _unscaled(encoded: Column) -> Column:
+    """The number in up to 16 bytes, signed and the highest first."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     code = F.hex(F.try_to_binary(encoded, F.lit("base64")))
     is_negative = code.rlike("^[89A-F]")
-    full = F.when(is_negative, F.lpad(code, 32, "F")).otherwise(F.lpad(code, 32, "0"))
+    # A negative number is one less than the negative of its complement, which has no more digits than it.
+    full = F.lpad(F.when(is_negative, F.translate(code, _HEX, _HEX[::-1])).otherwise(code), 32, "0")
     high, low = (F.conv(F.substring(full, at, 16), 16, 10).cast("decimal(20,0)") for at in (1, 17))
-    number = (high - F.when(is_negative, two_to_64).otherwise(F.lit(Decimal(0)))) * two_to_64 + low
-    plain = F.abs(number).cast("string")
-    filled = F.lpad(plain, F.greatest(F.length(plain), scale + 1), "0")
-    point = F.concat(F.left(filled, F.length(filled) - scale), F.lit("."), F.right(filled, scale))
-    told = F.when(scale < 0, F.concat(plain, F.repeat(F.lit("0"), -scale))).otherwise(point)
-    signed = F.concat(F.when(is_negative, "-").otherwise(""), told)
-    return F.when((F.length(code) > 0) & (F.length(code) <= 32), signed)
+    number = high * F.lit(Decimal(1 << 64)) + low
+    number = F.when(is_negative, -number - 1).otherwise(number)
+    return F.when(F.length(code).between(2, 32), number)

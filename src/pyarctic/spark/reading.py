@@ -18,7 +18,7 @@ from pyarctic.tables import open_table
 from pyarctic.tables.division import Division, Portions, Sizes, divided
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 OWN_READER = "spark.arctic.read.own-reader"
 """A setting of the session: `false` reads all files with PyArctic, for storage that Spark itself cannot reach."""
@@ -64,10 +64,20 @@ def _plain(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
     # Paths are taken as they are: neither patterns nor partitions are looked for in them.
     reader = spark.read.schema(schema).option("__globPaths__", "false").option("recursiveFileLookup", "true")
     frame = reader.parquet(*division.plain)
-    frame = frame.select([F.col(quoted(own)).alias(name, metadata={}) for name, own in names.items()])
+    kinds = dict(frame.dtypes)
+    columns = {name: _unskipped(F.col(quoted(own)), kinds[own]) for name, own in names.items()}
+    frame = frame.select([column.alias(name, metadata={}) for name, column in columns.items()])
     if division.condition is not None:
         frame = frame.where(division.condition)
     yield frame.select([quoted(name) for name in division.schema.names])
+
+
+def _unskipped(column: Column, kind: str) -> Column:
+    """A column by which Spark skips no row group if it may have NaN: the bounds in files say nothing of NaN, and Spark takes
+    it for the largest number."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.nanvl(column, F.lit(float("nan")).cast(kind)) if kind in ("float", "double") else column
 
 
 def _merged(spark: SparkSession, division: Division) -> Iterator[DataFrame]:

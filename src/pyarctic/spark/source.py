@@ -16,17 +16,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
 )
 
 from pyarctic import config
@@ -36,7 +26,6 @@ from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.tables import KeyedTable, open_table
 from pyarctic.tables.changestream import ChangeStream, Limits, Position
 from pyarctic.tables.division import Division, Portions, Sizes, divided
-from pyarctic.tables.pushed import Pushed, where_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +97,7 @@ class Door:
     @_told()
     def schema(self) -> StructType:
         # Spark does not say whether it asks for a stream.
-        return spark_schema(self._stream(None).schema if "from" in self._options else self._scan(None, None).schema)
+        return spark_schema(self._stream(None).schema if "from" in self._options else self._scan(None).schema)
 
     @_told()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -135,25 +124,23 @@ class Door:
             table=self._name,
         )
 
-    def division(self, columns: Sequence[str], pushed: Sequence[Pushed]) -> Division:
-        return divided(self._scan(columns, pushed), Sizes(readers=_READERS), allow_plain=False)
+    def division(self, columns: Sequence[str]) -> Division:
+        return divided(self._scan(columns), Sizes(readers=_READERS), allow_plain=False)
 
     def stream(self, columns: Sequence[str]) -> ChangeStream:
         """The stream of the table as it is now."""
         return self._stream(columns)
 
-    def _scan(self, columns: Sequence[str] | None, pushed: Sequence[Pushed] | None) -> Any:
+    def _scan(self, columns: Sequence[str] | None) -> Any:
         options = self._options
         if columns is None and "columns" in options:
             columns = [name.strip() for name in options["columns"].split(",")]
-        moment = options.get("as-of-timestamp")
-        table = open_table(self._name)
-        return table.scan(
+        return open_table(self._name).scan(
             columns,
-            where_of(table, options.get("where"), pushed or ()),
+            options.get("where"),
             _number(options, "snapshot-id"),
             options.get("ref"),
-            None if moment is None else datetime.fromisoformat(moment),
+            _moment(options, "as-of-timestamp"),
             store=options.get("store", "merged"),
         )
 
@@ -193,18 +180,14 @@ def _rows(partition: InputPartition, names: Sequence[str]) -> Iterator[pa.Record
 
 
 class _Reader(DataSourceReader):
+    """It takes no filters: Spark 4.1 keeps what a reader planned for one query of a frame, and uses it for the next query of
+    that frame, which may have other filters, or none."""
+
     def __init__(self, door: Door, columns: Sequence[str]) -> None:
         self._door, self._columns = door, list(columns)
-        self._pushed: list[Pushed] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """They rule out files and row groups; Spark applies them to the rows all the same."""
-        self._pushed = [pushed for each in filters if (pushed := _pushed(each)) is not None]
-        yield from filters
-
-    @_told()
     def partitions(self) -> Sequence[InputPartition]:
-        division = self._door.division(self._columns, self._pushed)
+        division = self._door.division(self._columns)
         return [_Portion(division.reader, portion) for portion in division.portions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -246,24 +229,6 @@ class _StreamReader(DataSourceStreamReader):
         """Nothing has to be kept or removed."""
 
 
-def _pushed(each: Filter) -> Pushed | None:
-    simple = {
-        EqualTo: "=",
-        GreaterThan: ">",
-        GreaterThanOrEqual: ">=",
-        LessThan: "<",
-        LessThanOrEqual: "<=",
-        In: "in",
-        IsNull: "is null",
-        IsNotNull: "is not null",
-        StringStartsWith: "starts with",
-    }
-    sign = simple.get(type(each))
-    if sign is None:
-        return None
-    return Pushed(column=tuple(each.attribute), sign=sign, value=getattr(each, "value", None))  # type: ignore[attr-defined]
-
-
 def _number(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
@@ -271,3 +236,13 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if not text.lstrip("-").isdigit():
         raise UsageError(f"option {name} is a number, not {text!r}", hint="Leave it out, or give digits.")
     return int(text)
+
+
+def _moment(options: Mapping[str, str], name: str) -> datetime | None:
+    text = options.get(name)
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as cause:
+        raise UsageError(
+            f"option {name} is not an instant: {text!r}", hint="Write it like 2026-11-30T12:00:00+00:00."
+        ) from cause

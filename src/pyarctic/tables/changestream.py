@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from pyarctic.errors import NotFound, Rejected, UsageError, about
-from pyarctic.iceberg import TableView, snapshot_by_id
+from pyarctic.iceberg import TableView, conditions, snapshot_by_id
 from pyarctic.iceberg.manifests import FILE_SCHEMA
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.scan import Scan, wanted_fields
@@ -123,7 +123,7 @@ class ChangeStream:
             return self._after_changes(at)
 
     def _after_changes(self, at: Position) -> Position:
-        self._refuse_gaps(at)
+        self._refuse_gaps(at, self._head)
         steps = _by_commit(self._unmerged(at, self._head))
         taken = self._limits.taken(steps)
         # What was committed without changes is passed by.
@@ -136,6 +136,7 @@ class ChangeStream:
         """What is to be read between two positions, in order."""
         with about(table=self._table.name):
             self._check(start)
+            self._refuse_gaps(start, end.sequence)  # it may have been planned long ago
             stop = None if end.base is None else end.files
             inserted = [] if start.base is None else self._inserted(start, stop)
             return inserted + self._logged(self._unmerged(start, end.sequence))
@@ -164,10 +165,10 @@ class ChangeStream:
         snapshot = self._base(at)
         if snapshot is None:
             return None
-        names = [field.name for field in self._fields if field.name not in CHANGE_COLUMNS]
-        scan = self._table.scan(names or None, store="base", snapshot_id=snapshot.snapshot_id)
-        assert isinstance(scan, Scan)  # noqa: S101
-        return scan
+        table, schema = self._table, self._table.schema
+        own = tuple(field for field in self._fields if field.name not in CHANGE_COLUMNS) or schema.fields[:1]
+        # By the names of now, whatever the columns were called when it was written.
+        return Scan(table.view, snapshot, schema, own, conditions.ALL, table._file_list(snapshot))
 
     def _base_files(self, at: Position) -> pl.DataFrame:
         scan = self._base_scan(at)
@@ -204,7 +205,7 @@ class ChangeStream:
         found = self._files.filter((number > at.sequence) & (number <= upto))
         return unmerged(found, StorePaths(self._table.change_store.view.metadata), self._merged(at))
 
-    def _refuse_gaps(self, at: Position) -> None:
+    def _refuse_gaps(self, at: Position, upto: int) -> None:
         """Snapshots tell how many rows they added: that many must still be there."""
         if not self._limits.fail_on_gaps:
             return
@@ -213,11 +214,13 @@ class ChangeStream:
             after = max(after, at.upto)
             if (gone := at.pending - _rows(self._unmerged(at, after))) > 0:
                 raise NotFound(f"{gone} changed rows that follow those of Base are gone", hint=_AGAIN)
+        if upto <= after:
+            return
         metadata = self._table.change_store.view.metadata
         snapshot, added, oldest = metadata.current_snapshot(), 0, self._head + 1
         while snapshot is not None and _sequence(snapshot) > after:
             told = snapshot.summary.additional_properties if snapshot.summary else {}
-            added += int(told.get("added-records", 0))
+            added += int(told.get("added-records", 0)) if _sequence(snapshot) <= upto else 0
             oldest = _sequence(snapshot)
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
@@ -226,7 +229,7 @@ class ChangeStream:
                 f"it is not known what was committed after sequence number {after}: snapshots before {oldest} were expired",
                 hint=_AGAIN,
             )
-        gone = added - _rows(self._files.filter(pl.col("data_sequence_number") > after))
+        gone = added - _rows(self._files.filter(pl.col("data_sequence_number").is_between(after, upto, closed="right")))
         if gone > 0:
             raise NotFound(f"{gone} changed rows after sequence number {after} are gone", hint=_AGAIN)
 

@@ -157,7 +157,7 @@ def _actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
     if not (pa.types.is_string(actions.type) or pa.types.is_large_string(actions.type)):
         raise UsageError(f"column {name} is {actions.type}, not text", hint=f"One of: {', '.join(ACTIONS)}.")
     known = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
-    if not pc.all(known).as_py():
+    if not pc.all(known, min_count=0).as_py():
         row = pc.index(known, False).as_py()  # the value looked for
         raise UsageError(
             f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name

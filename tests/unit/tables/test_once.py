@@ -1,0 +1,118 @@
+"""Steps that are taken once, whoever tries them again: the table itself remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+import pyarctic
+from pyarctic.errors import Rejected
+from pyarctic.iceberg.committing import Change, Committed
+from pyarctic.tables import KeyedTable, Once, Table
+from pyarctic.tables.writes import Note, Write
+from tests.wholeness import leftovers, missing
+
+pytestmark = pytest.mark.usefixtures("lake")
+
+SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+STEP = "arctic.stream.q"
+
+
+def rows(*texts: str) -> pa.Table:
+    return pa.table({"id": [*range(len(texts))], "text": [*texts]}, schema=SCHEMA)
+
+
+def made(kind: str) -> Table:
+    return pyarctic.create_table("lake.n.t", SCHEMA, ["id"] if kind == "keyed" else [])
+
+
+def note(number: int) -> Note:
+    return Note(summary={"batch": str(number)}, once=Once(property=STEP, number=number))
+
+
+def committed(write: Write, text: str, number: int) -> int | None:
+    return write.commit(write.writer().files(rows(text)), note(number))
+
+
+def stores(catalog: Catalog) -> list[str]:
+    return [".".join(name) for name in catalog.list_tables("n")]
+
+
+def batches_of(catalog: Catalog) -> list[str]:
+    """What snapshots of all stores tell."""
+    found = []
+    for name in stores(catalog):
+        for snapshot in catalog.load_table(name).metadata.snapshots:
+            told = snapshot.summary.additional_properties if snapshot.summary else {}
+            found += [told["batch"]] if "batch" in told else []
+    return sorted(found)
+
+
+def texts(table: Table) -> list[str]:
+    return sorted(table.refresh().scan().to_arrow()["text"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("keyed", "upsert"), ("keyed", "overwrite"), ("unkeyed", "insert"), ("unkeyed", "overwrite")]
+)
+def test_of_two_who_take_a_step_one_does(lake: Catalog, kind: str, mode: str) -> None:
+    first, second = made(kind), pyarctic.table("lake.n.t")
+    for number in (3, 4):
+        once = Once(property=STEP, number=number)
+        assert not first.refresh().has_done(once)
+        assert not second.refresh().has_done(once)
+        # Both have looked, and written their files, when one of them commits.
+        writes = [table.prepare_write(mode) for table in (first, second)]
+        files = [write.writer().files(rows(f"{number}", "other")) for write in writes]
+        assert writes[0].commit(files[0], note(number)) is not None
+        with pytest.raises(Rejected) as refusal:
+            writes[1].commit(files[1], note(number))
+        assert refusal.value.facts["reason"] == "done-already"
+        assert STEP in refusal.value.message
+        assert not any(Path(file.path.removeprefix("file://")).exists() for file in files[1])
+        assert second.refresh().has_done(once)
+    # A step that is long over.
+    with pytest.raises(Rejected, match="committed before"):
+        committed(first.refresh().prepare_write(mode), "late", 2)
+    assert batches_of(lake) == ["3", "4"]
+    for name in stores(lake):
+        assert missing(lake.load_table(name)) == []
+        assert [path for path in leftovers(lake.load_table(name)) if path.endswith(".parquet")] == []
+    assert "late" not in texts(first)
+
+
+def test_the_same_change_again_is_recognised_not_refused() -> None:
+    """Its answer was lost: who asks again wants to know that it was taken."""
+    table = made("unkeyed")
+    files = table.prepare_write("insert").writer().files(rows("a"))
+    change = Change(start=None, add=tuple(files), once=Once(property=STEP, number=0))
+    outcomes = [pyarctic.table("lake.n.t").try_commit(change) for _ in range(2)]
+    assert [isinstance(outcome, Committed) for outcome in outcomes] == [True, True]
+    assert texts(table) == ["a"]
+
+
+def test_expiry_and_other_commits_do_not_bring_a_step_back(lake: Catalog) -> None:
+    table = made("keyed")
+    assert isinstance(table, KeyedTable)
+    committed(table.prepare_write("upsert"), "step", 0)
+    table.write(rows("later"), "upsert")
+    name = table.change_store.name.removeprefix("lake.")
+    old = table.change_store.view.metadata.snapshots[0].snapshot_id
+    lake.load_table(name).maintenance.expire_snapshots().by_id(old).commit()
+    again = pyarctic.table("lake.n.t")
+    assert again.has_done(Once(property=STEP, number=0))
+    assert not again.has_done(Once(property=STEP, number=1))
+    assert not again.has_done(Once(property="arctic.stream.other", number=0))
+    with pytest.raises(Rejected, match="committed before"):
+        committed(again.prepare_write("upsert"), "again", 0)
+    assert texts(table) == ["later"]
+
+
+def test_nothing_to_write_takes_no_step(lake: Catalog) -> None:
+    table = made("keyed")
+    assert table.prepare_write("upsert").commit([], note(0)) is None
+    assert not table.refresh().has_done(Once(property=STEP, number=0))
+    assert batches_of(lake) == []
