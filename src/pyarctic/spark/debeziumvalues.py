@@ -183,21 +183,21 @@ def _decimal(told: Column, text: Column, kind: Column | None, type_: DecimalType
 def _decoded(encoded: Column, scale: Column, type_: DecimalType) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    number = _unscaled(encoded)
+    number, sign = _unscaled(encoded)
     beyond = F.greatest(scale - type_.scale, F.lit(0))
     lost = F.concat(F.lit("1"), F.repeat(F.lit("0"), beyond)).try_cast("decimal(38,0)")
-    return F.when(number % lost == 0, F.concat(number.cast("string"), F.lit("E"), (-scale).cast("string")).try_cast(type_))
+    digits = F.concat(sign, number.cast("string"), F.lit("E"), (-scale).cast("string"))
+    return F.when(number % lost == 0, digits.try_cast(type_))
 
 
-def _unscaled(encoded: Column) -> Column:
-    """The number in up to 16 bytes, signed and the highest first."""
+def _unscaled(encoded: Column) -> tuple[Column, Column]:
+    """The number in up to 16 bytes, the highest first, in two's complement; and its sign. Spark loses digits when it negates
+    a large number (seen in 4.1)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     code = F.hex(F.try_to_binary(encoded, F.lit("base64")))
     is_negative = code.rlike("^[89A-F]")
-    # A negative number is one less than the negative of its complement, which has no more digits than it.
     full = F.lpad(F.when(is_negative, F.translate(code, _HEX, _HEX[::-1])).otherwise(code), 32, "0")
     high, low = (F.conv(F.substring(full, at, 16), 16, 10).cast("decimal(20,0)") for at in (1, 17))
-    number = high * F.lit(Decimal(1 << 64)) + low
-    number = F.when(is_negative, -number - 1).otherwise(number)
-    return F.when(F.length(code).between(2, 32), number)
+    number = high * F.lit(Decimal(1 << 64)) + (low + F.when(is_negative, 1).otherwise(0))
+    return F.when(F.length(code).between(2, 32), number), F.when(is_negative, "-").otherwise("")

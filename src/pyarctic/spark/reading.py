@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.schemas import for_spark, quoted, schema_with_ids, spark_schema
 from pyarctic.tables import open_table
-from pyarctic.tables.division import Division, Portions, Sizes, divided
+from pyarctic.tables.division import Division, Portion, Portions, Sizes, divided
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,7 +90,7 @@ def _merged(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
 
 
 def read_portions(
-    thing: tuple[Portions, Sequence[bytes], pa.Schema], batches: Iterable[pa.RecordBatch]
+    thing: tuple[Portions, Sequence[Portion], pa.Schema], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """On an executor: the rows of some portions, named by their numbers."""
     reader, portions, schema = thing

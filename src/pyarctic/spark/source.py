@@ -25,7 +25,7 @@ from pyarctic.spark.functions import declare
 from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.tables import KeyedTable, open_table
 from pyarctic.tables.changestream import ChangeStream, Limits, Position
-from pyarctic.tables.division import Division, Portions, Sizes, divided
+from pyarctic.tables.division import Division, Portion, Portions, Sizes, divided
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +166,7 @@ class Door:
 
 
 class _Portion(InputPartition):
-    def __init__(self, reader: Portions, portion: bytes) -> None:
+    def __init__(self, reader: Portions, portion: Portion) -> None:
         super().__init__(None)
         self.reader, self.portion = reader, portion
 

@@ -24,7 +24,7 @@ from pyarctic.iceberg.scan import Scan, wanted_fields
 from pyarctic.iceberg.wire import frame_from_bytes, frame_to_bytes
 from pyarctic.tables.changefiles import CHANGE_ACTION, CHANGE_COLUMNS, FILE_OFFSET, INSERT, TRANSACTION_ID, change_reading
 from pyarctic.tables.changelog import ChangeLog
-from pyarctic.tables.division import Portions, Sizes, divided
+from pyarctic.tables.division import Portion, Portions, Sizes, divided
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.mergedplan import unmerged
 from pyarctic.tables.mergedstate import merged_sequences
@@ -132,7 +132,7 @@ class ChangeStream:
             return Position(table=at.table, sequence=max(end, at.sequence))
         return replace(at, sequence=end, pending=at.pending - _rows(self._unmerged(at, end)))
 
-    def portions(self, start: Position, end: Position) -> list[tuple[Portions, bytes]]:
+    def portions(self, start: Position, end: Position) -> list[tuple[Portions, Portion]]:
         """What is to be read between two positions, in order."""
         with about(table=self._table.name):
             self._check(start)
@@ -179,7 +179,7 @@ class ChangeStream:
             return {}
         return merged_sequences(self._table.view.metadata, self._table.view.io, self._base(at))
 
-    def _inserted(self, start: Position, stop: int | None) -> list[tuple[Portions, bytes]]:
+    def _inserted(self, start: Position, stop: int | None) -> list[tuple[Portions, Portion]]:
         scan = self._base_scan(start)
         if scan is None:
             return []
@@ -233,7 +233,7 @@ class ChangeStream:
         if gone > 0:
             raise NotFound(f"{gone} changed rows after sequence number {after} are gone", hint=_AGAIN)
 
-    def _logged(self, files: pl.DataFrame) -> list[tuple[Portions, bytes]]:
+    def _logged(self, files: pl.DataFrame) -> list[tuple[Portions, Portion]]:
         """Portions of whole commits; a large one is divided by its writers, which have no key in common."""
         if files.is_empty():
             return []
@@ -247,7 +247,7 @@ class ChangeStream:
         portions = sizes.with_columns(portion=(pl.col("bytes").cum_sum() - 1) // _PORTION_BYTES).drop("bytes")
         numbered = steps.join(portions, on="step", how="left", maintain_order="left")
         return [
-            (reader, frame_to_bytes(part.select(FILE_SCHEMA.names())))
+            (reader, (frame_to_bytes(part.select(FILE_SCHEMA.names())),))
             for part in numbered.partition_by("portion", maintain_order=True)
         ]
 
@@ -259,7 +259,7 @@ class _BaseInserts:
     reader: Portions
     fields: tuple[NestedField, ...]
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.fields)
         values = {TRANSACTION_ID.name: 0, FILE_OFFSET.name: 0, CHANGE_ACTION.name: INSERT}
         for batch in self.reader.batches(portion):
@@ -280,8 +280,8 @@ class _Log:
     fields: tuple[NestedField, ...]
     keys: tuple[str, ...]
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
-        files = with_changes(frame_from_bytes(portion))
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        files = with_changes(frame_from_bytes(portion[0]))
         reading = change_reading(self.view, files)
         own = [field for field in self.fields if field.name not in CHANGE_COLUMNS]
         # Pairs of before- and after-images are told by their keys, wanted or not.

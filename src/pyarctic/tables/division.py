@@ -1,6 +1,6 @@
 """A read divided for many readers: files that any reader of Parquet reads right, and portions that need PyArctic.
 
-A portion is bytes and goes anywhere. What all portions of a read have in common is a `Portions` object, which can be
+A portion is some bytes and goes anywhere. What all portions of a read have in common is a `Portions` object, which can be
 pickled: it knows the table without its history, and needs no catalog.
 """
 
@@ -20,6 +20,7 @@ from pyiceberg.types import NestedField
 
 from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import DeleteMatches, FileList, TableView, conditions
+from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import FILE_SCHEMA
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.scan import Scan
@@ -35,10 +36,14 @@ _STORE, _READ, _WORD = "store", "read", "word"
 _UNREADABLE = pa.types.is_time, lambda type_: pa.types.is_timestamp(type_) and type_.unit == "ns", pa.types.is_null
 
 
+Portion = tuple[bytes, ...]
+"""Lists of files. Portions may share one: pickled together, it goes along once."""
+
+
 class Portions(Protocol):
     """Reads portions, wherever it is sent."""
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class Division:
     condition: str | None
     """For the rows of plain files, in SQL."""
     reader: Portions
-    portions: tuple[bytes, ...]
+    portions: tuple[Portion, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +149,7 @@ class _Plain:
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
         return cls(fields=fields, condition=text, is_plain=is_plain, names_are_stable=stable)
 
-    def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[bytes]) -> Division:
+    def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[Portion]) -> Division:
         return Division(
             schema=schema,
             plain=tuple(plain),
@@ -157,8 +162,8 @@ class _Plain:
 
 
 def _names_are_stable(metadata: TableMetadata) -> bool:
-    """As Spark compares names, without their case. Schemas that were removed, as Iceberg Java does when it expires snapshots,
-    may have had any names: there are numbers missing then."""
+    """As Spark compares names, without their case. Schemas that were removed, as Iceberg Java does when it expires
+    snapshots, may have had any names: there are numbers missing then."""
     if {schema.schema_id for schema in metadata.schemas} != set(range(len(metadata.schemas))):
         return False
     names = (schema._lazy_id_to_name.items() for schema in metadata.schemas)
@@ -176,8 +181,8 @@ class _ScanPortions:
     wanted: tuple[NestedField, ...]
     condition: BooleanExpression
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
-        files = _listed(self.view, frame_from_bytes(portion))
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        files = _listed(self.view, _files_of(portion))
         # The files were chosen already: whatever the bounds in their manifests say of the condition.
         yield from Scan(self.view, None, self.schema, self.wanted, self.condition, files, is_pruned=True).batches()
 
@@ -189,7 +194,7 @@ def _scan_division(scan: Scan, sizes: Sizes, allow_plain: bool) -> Division:
     rest = plan.data.filter(~is_plain)
     target = sizes.target(int(rest["file_size_bytes"].sum()))
     portions = [
-        frame_to_bytes(pl.concat([_as_listed(part), _as_listed(plan.hitting(part))]))
+        (frame_to_bytes(pl.concat([_as_listed(part), _as_listed(plan.hitting(part))])),)
         for part in _by_size(rest.sort("spec_id", "partition", maintain_order=True), target)
     ]
     reader = _ScanPortions(view=view, schema=scan.table_schema, wanted=scan.wanted, condition=scan.condition)
@@ -208,8 +213,10 @@ class _MergedPortions:
     condition: BooleanExpression
     memory_bytes: int
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
-        files = frame_from_bytes(portion)
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        # A file may be there to be read and for its words.
+        files = _files_of(portion)
+        files = files.with_columns(pl.col(_READ, _WORD).any().over(FILE_IDENTITY)).unique(FILE_IDENTITY, maintain_order=True)
         states = [
             StoreState(view=view, snapshot=None, files=_listed(view, files.filter(pl.col(_STORE) == store)))
             for store, view in (("base", self.base), ("change", self.change))
@@ -230,7 +237,6 @@ def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Divis
         plain.extend(group.base.filter(is_plain)["file_path"])
         rest.append(replace(group, base=group.base.filter(~is_plain)))
     target = sizes.target(sum(group.data_bytes for group in rest))
-    parts = [part for group in rest for part in group.parts(target)]
     reader = _MergedPortions(
         base=base,
         change=change,
@@ -239,42 +245,38 @@ def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Divis
         condition=scan.condition,
         memory_bytes=scan.memory_bytes,
     )
-    portions = [_group_bytes(part, scan.base_matches) for part in parts]
+    portions = [portion for group in rest for portion in _group_portions(group, target, scan.base_matches)]
     return choice.division(scan.schema, plain, reader, portions)
 
 
 _FACTS = {"node_id": pl.Int64, "kind": pl.String, "transaction_id": pl.Int64, "writer": pl.String, "rank": pl.Int64}
 
 
-def _group_bytes(group: Group, matches: DeleteMatches) -> bytes:
-    """A group as one frame: every file once, with what it is there for."""
-    base = pl.concat([group.base, group.base_words]).unique("file_path", maintain_order=True)
-    changes = pl.concat([group.inserts, group.words]).unique("file_path", maintain_order=True)
-
-    def told(files: pl.DataFrame, store: str, read: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
-        return files.select(
-            *FILE_SCHEMA,
-            *_FACTS,
-            pl.lit(store).alias(_STORE),
-            pl.col("file_path").is_in(read["file_path"].implode()).alias(_READ),
-            pl.col("file_path").is_in(words["file_path"].implode()).alias(_WORD),
-        )
-
-    deletes = matches.hitting(base).select(
-        *FILE_SCHEMA,
-        *(pl.lit(None, kind).alias(name) for name, kind in _FACTS.items()),
-        pl.lit("base").alias(_STORE),
-        *(pl.lit(value=False).alias(name) for name in (_READ, _WORD)),
-    )
-    return frame_to_bytes(
+def _group_portions(group: Group, target_bytes: int, matches: DeleteMatches) -> Iterator[Portion]:
+    """The parts of a group, with the words that all of them need."""
+    words = frame_to_bytes(
         pl.concat(
             [
-                told(base, "base", group.base, group.base_words),
-                told(changes, "change", group.inserts, group.words),
-                deletes,
+                _told(group.words, "change", _WORD),
+                _told(group.base_words, "base", _WORD),
+                _deletes(matches.hitting(group.base_words)),
             ]
         )
     )
+    for part in group.parts(target_bytes):
+        files = [_told(part.base, "base", _READ), _told(part.inserts, "change", _READ), _deletes(matches.hitting(part.base))]
+        yield words, frame_to_bytes(pl.concat(files))
+
+
+def _told(files: pl.DataFrame, store: Store, role: str) -> pl.DataFrame:
+    roles = (pl.lit(name == role).alias(name) for name in (_READ, _WORD))
+    return files.select(*FILE_SCHEMA, *_FACTS, pl.lit(store).alias(_STORE), *roles)
+
+
+def _deletes(files: pl.DataFrame) -> pl.DataFrame:
+    facts = (pl.lit(None, kind).alias(name) for name, kind in _FACTS.items())
+    roles = (pl.lit(value=False).alias(name) for name in (_READ, _WORD))
+    return files.select(*FILE_SCHEMA, *facts, pl.lit("base").alias(_STORE), *roles)
 
 
 def _group(files: pl.DataFrame, numbered: Callable[[Store], pl.DataFrame]) -> Group:
@@ -299,8 +301,8 @@ class _ChangePortions:
     columns: tuple[str, ...]
     condition: BooleanExpression
 
-    def batches(self, portion: bytes) -> Iterator[pa.RecordBatch]:
-        state = StoreState(view=self.view, snapshot=None, files=_listed(self.view, frame_from_bytes(portion)))
+    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        state = StoreState(view=self.view, snapshot=None, files=_listed(self.view, _files_of(portion)))
         yield from ChangeScan(state, schema=self.schema, columns=self.columns, where=self.condition).batches()
 
 
@@ -320,11 +322,15 @@ def _change_division(scan: ChangeScan, sizes: Sizes) -> Division:
         names_are_stable=True,
         condition=None,
         reader=reader,
-        portions=tuple(frame_to_bytes(_as_listed(part)) for part in _by_size(files, target)),
+        portions=tuple((frame_to_bytes(_as_listed(part)),) for part in _by_size(files, target)),
     )
 
 
 # --- files
+
+
+def _files_of(portion: Portion) -> pl.DataFrame:
+    return pl.concat([frame_from_bytes(data) for data in portion])
 
 
 def _listed(view: TableView, files: pl.DataFrame) -> FileList:

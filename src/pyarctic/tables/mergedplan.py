@@ -42,9 +42,10 @@ class Group:
         return int(self.words["record_count"].sum()) + int(self.base_words["record_count"].sum())
 
     def parts(self, target_bytes: int) -> Iterator[Group]:
-        """The group in parts of about that size, to be read side by side. Every part carries all words."""
+        """The group in parts of about that size, to be read side by side. Every part carries all words, so that none is
+        smaller than they are."""
         sizes = pl.concat([self.base["file_size_bytes"], self.inserts["file_size_bytes"]])
-        numbers = (sizes.cum_sum() - 1) // target_bytes
+        numbers = (sizes.cum_sum() - 1) // max(target_bytes, int(self.words["file_size_bytes"].sum()))
         of_base, of_inserts = numbers.head(self.base.height), numbers.tail(self.inserts.height)
         for number in numbers.unique(maintain_order=True):
             yield replace(self, base=self.base.filter(of_base == number), inserts=self.inserts.filter(of_inserts == number))
