@@ -61,15 +61,15 @@ lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to 
 	$(COMPILE) --group java -o requirements-java.lock
 
 .PHONY: jars
-jars: $(JARS)  ## Get the jars of Iceberg Java: what the tests compare with, and its REST catalog
+jars: $(JARS)  ## Get the jars of Iceberg Java and Kafka: what the tests compare with, and services they use
 
 .PHONY: clean
 clean:  ## Remove everything that was built or fetched
 	rm -rf $(VENV) .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +
 
-$(JARS): tests/oracle/pom.xml tests/services/rest-pom.xml | $(READY)
-	@echo "Getting the jars of Iceberg Java"
+$(JARS): tests/oracle/pom.xml $(wildcard tests/services/*-pom.xml) | $(READY)
+	@echo "Getting the jars of Iceberg Java and Kafka"
 	@$(PYTHON) -m tests.jars
 	@touch $@
 

@@ -15,13 +15,14 @@ from tests.services.catalogs import JVM_KINDS, KINDS, FreshCatalog, fresh_catalo
 if TYPE_CHECKING:
     from tests.oracle.session import Oracle
     from tests.services.faulty import FaultyProxy
+    from tests.services.kafka import Kafka
     from tests.services.metastore import Metastore
     from tests.services.postgres import Postgres
     from tests.services.rest import RestServer
 
 _ROOT = Path(__file__).parents[1]
 _OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_", "AWS_")
-_NEED_JVM = frozenset({"oracle", "spark_cluster", "rest_server", "faulty_rest", "metastore"})
+_NEED_JVM = frozenset({"oracle", "spark_cluster", "rest_server", "faulty_rest", "metastore", "kafka"})
 
 # On a loaded machine single examples are slow without anything being wrong; pytest's timeout guards the whole test.
 # In CI the examples are the same every time: a run tells about the change, not about luck.
@@ -105,6 +106,15 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
     from tests.services.metastore import start
 
     with start(tmp_path_factory.mktemp("metastore")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka broker. Mark the test `jvm`."""
+    from tests.services.kafka import start
+
+    with start(tmp_path_factory.mktemp("kafka")) as started:
         yield started
 
 

@@ -65,6 +65,9 @@ class Jars:
 
 ORACLE = Jars(pom=_TESTS / "oracle" / "pom.xml", folder=_CACHE / "spark")
 REST = Jars(pom=_TESTS / "services" / "rest-pom.xml", folder=_CACHE / "rest")
+KAFKA = Jars(pom=_TESTS / "services" / "kafka-pom.xml", folder=_CACHE / "kafka")
+KAFKA_SOURCE = Jars(pom=_TESTS / "services" / "kafka-source-pom.xml", folder=_CACHE / "kafka-source")
+ALL = (ORACLE, REST, KAFKA, KAFKA_SOURCE)
 
 
 def with_maven(pom: Path, folder: Path) -> None:
@@ -136,5 +139,5 @@ def _ivy_settings() -> Element:
 
 
 if __name__ == "__main__":
-    for jars in (ORACLE, REST):
+    for jars in ALL:
         jars.fetch()

@@ -63,7 +63,7 @@ def from_debezium(
         (F.col(ORDER) if order or "offset" in df.columns else F.try_variant_get("event", "$.ts_ms", "long")).alias(ORDER),
     )
     checked = events.select("*", target.fault().alias("fault"), target.is_known(F.col("before")).alias("is_known"))
-    images = checked.select("kinds", ORDER, F.explode(_images()).alias("image"))
+    images = checked.select("kinds", ORDER, F.explode(_images(has_key=bool(target.keys))).alias("image"))
     told = [_told(field).alias(f"told{at}") for at, field in enumerate(target.schema)]
     texts = [F.try_variant_get(f"told{at}", "$", "string").alias(f"text{at}") for at in range(len(told))]
     values = [
@@ -82,8 +82,8 @@ def from_debezium(
 
 
 def _told(field: StructField) -> Column:
-    """What an image has for a column. A before-image may know little more than the key: what must not be null is then taken
-    from the row that follows."""
+    """What an image has for a column. A before-image may know nothing, or little more than the key: what must not be null,
+    and so the key, is then taken from the row that follows."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if field.nullable:
@@ -91,9 +91,9 @@ def _told(field: StructField) -> Column:
     return F.coalesce(member(F.col("image.row"), field.name), member(F.col("image.later"), field.name))
 
 
-def _images() -> Column:
-    """The rows of an event, each with what it is. An update whose row before is not known deletes by the new row, as an
-    upsert does: other engines of the format do not replace a row that is only inserted."""
+def _images(*, has_key: bool) -> Column:
+    """The rows of an event, each with what it is. An update has a row before even if nothing is known of it but the key:
+    other engines of the format do not replace a row that is only inserted. Where the key is not known it is the new row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     after, before = F.col("after"), F.col("before")
@@ -102,7 +102,7 @@ def _images() -> Column:
     def image(action: str, row: Column) -> Column:
         return F.struct(F.lit(action).alias("action"), row.alias("row"), after.alias("later"))
 
-    known = F.when(F.col("is_known"), before).otherwise(after)
+    known = F.when(F.col("is_known"), before).otherwise(F.lit(None) if has_key else after)
     return (
         F.when(op == "u", F.array(image("UPDATE_BEFORE", known), image("UPDATE_AFTER", after)))
         .when(F.col("op") == "d", F.array(image("DELETE", before)))
@@ -126,7 +126,7 @@ class _Target:
         opened = open_table(table)
         metadata = opened.view.metadata
         sources = [str(metadata.schema().find_column_name(field.source_id)) for field in metadata.spec().fields]
-        moved_by = [name for name in sources if name not in opened.primary_key]
+        moved_by = [name.split(".")[0] for name in sources if name not in opened.primary_key]
         return cls(schema=spark_schema(opened.scan().schema), keys=opened.primary_key, moved_by=tuple(moved_by))
 
     def is_known(self, row: Column) -> Column:

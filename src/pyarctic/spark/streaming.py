@@ -45,6 +45,8 @@ def write_stream(
     `checkpoint` is the folder in which Spark keeps how far the stream is: a query that is started again with it goes on
     where it was. `trigger` is how often to look for new rows, or "available-now" to write what there is and end. `order_by`
     is as in `write`: it orders the rows of a key within a batch."""
+    from pyspark.errors import IllegalArgumentException
+
     if not checkpoint:
         raise UsageError(
             "a stream needs a checkpoint",
@@ -55,7 +57,9 @@ def write_stream(
         raise UsageError("the frame is not a stream", hint="Use write for it.", table=name)
     if mode not in _MODES:
         raise UsageError(f"unknown mode of a stream: {mode!r}", hint=f"One of: {', '.join(_MODES)}.", table=name)
-    table, options = open_table(name), WriteOptions.of(mode, order_by, across_partitions)
+    with about(table=name):
+        options = WriteOptions.of(mode, order_by, across_partitions)
+    table = open_table(name)
     check_frame(df, table, options)
     catalogs: Mapping[str, Mapping[str, str]] = {}
     if is_remote(df.sparkSession):  # batches run in a process of the server
@@ -65,7 +69,12 @@ def write_stream(
     writer = df.writeStream.foreachBatch(target.function()).option("checkpointLocation", checkpoint)
     if query_name:
         writer = writer.queryName(query_name)
-    writer = writer.trigger(availableNow=True) if trigger == AVAILABLE_NOW else writer.trigger(processingTime=trigger)
+    try:
+        writer = writer.trigger(availableNow=True) if trigger == AVAILABLE_NOW else writer.trigger(processingTime=trigger)
+    except IllegalArgumentException as cause:
+        raise UsageError(
+            f"the trigger is not understood: {trigger!r}", hint=f'Say "5 seconds", or "{AVAILABLE_NOW}".', table=name
+        ) from cause
     return writer.start()
 
 

@@ -44,7 +44,11 @@ def write(
 
     `order_by` are columns that tell which of several rows with one key comes later; those that the table does not have are
     used for that and not written. Without them a key may come once."""
-    return write_frame(df, open_table(name), WriteOptions.of(mode, order_by, across_partitions, replace, where))
+    with about(table=name):
+        options = WriteOptions.of(mode, order_by, across_partitions, replace, where)
+        if df.isStreaming:
+            raise UsageError("the frame is a stream", hint="Use write_stream for it.")
+    return write_frame(df, open_table(name), options)
 
 
 @dataclass(frozen=True, kw_only=True)
