@@ -9,6 +9,8 @@ from pyarctic import errors
 from pyarctic.errors import ArcticError
 
 _LONGEST_REASON = 500
+_FAULT_OF_DATA = re.compile(r"(\[[A-Z_.]+\] .*?) SQLSTATE: (22\w{3}|P0001)$", re.MULTILINE)
+"""An expression of the frame refused a row: Spark's own errors about data, and those that users raise."""
 
 
 def to_document(error: ArcticError) -> dict[str, Any]:
@@ -22,6 +24,13 @@ def from_document(document: dict[str, Any]) -> ArcticError:
     kinds = {kind.code: kind for kind in ArcticError.__subclasses__()}
     kind = kinds.get(document["code"], errors.Unavailable)
     return kind(document["message"], hint=document["hint"], **document["facts"])
+
+
+def of_job(error: Exception, hint: str, **facts: Any) -> ArcticError:
+    """Why a job of Spark that writes rows came to nothing."""
+    if found := _FAULT_OF_DATA.search(str(error)):  # trying again would not help
+        return errors.UsageError(f"the rows cannot be computed: {found.group(1)[:_LONGEST_REASON]}", hint=hint, **facts)
+    return errors.Unavailable(f"Spark could not write the rows: {reason(error)}", hint=hint, **facts)
 
 
 def reason(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyarctic.errors import ArcticError, Unavailable, UsageError, about
+from pyarctic.errors import ArcticError, UsageError, about
 from pyarctic.spark import failures
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.reading import read
@@ -125,11 +125,8 @@ class _Job:
         try:
             told = rows.mapInArrow(sent(writer, write_rows), "answer string").collect()
         except Exception as error:  # PySpark, Py4J and gRPC have their own
-            raise Unavailable(
-                f"Spark could not write the rows: {failures.reason(error)}",
-                hint=f"Nothing was committed. Files with {writer.operation} in their names may be left.",
-                operation=writer.operation,
-            ) from error
+            hint = f"Nothing was committed. Files with {writer.operation} in their names may be left."
+            raise failures.of_job(error, hint, operation=writer.operation) from error
         return [Answer.from_json(json.loads(row["answer"])) for row in told]
 
     def _distributed(self, rows: DataFrame, has_old: bool) -> DataFrame:
