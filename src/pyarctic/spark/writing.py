@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,8 +94,25 @@ def _check_columns(df: DataFrame, table: Table, prepared: Write, options: WriteO
         )
     if options.order_by and table.kind != "keyed":
         raise UsageError("order_by orders the rows of a key, and the table has none", hint="Leave it out.")
+    kinds = dict(df.dtypes)
+    if maps := [name for name in options.order_by if "map<" in kinds[name]]:
+        raise UsageError(f"column {maps[0]!r} is a map, which has no order", hint="Order by another column.", column=maps[0])
     only_order = [name for name in options.order_by if name not in {field.name for field in table.schema.fields}]
     prepared.check_columns(arrow_schema(df.drop(*only_order).schema))
+    if table.kind == "keyed":
+        _check_keys(table, kinds)
+
+
+def _check_keys(table: Table, kinds: Mapping[str, str]) -> None:
+    """Rows come together by their keys as they are: numbers in texts would be equal in the table and not here."""
+    for name in table.primary_key:
+        wanted = str(table.schema.find_field(name).field_type)
+        if kinds[name] == "string" != wanted:
+            raise UsageError(
+                f"key column {name!r} is string, which does not fit {wanted}",
+                hint="Cast it before you write it.",
+                column=name,
+            )
 
 
 class _Job:

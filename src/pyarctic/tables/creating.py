@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table as IcebergTable
@@ -103,7 +104,7 @@ def _fresh(schema: pa.Schema | Schema) -> Schema:
     if isinstance(schema, pa.Schema):
         try:
             schema = Catalog._convert_schema_if_needed(schema)
-        except (ValueError, TypeError) as cause:
+        except (ValueError, TypeError, UnsupportedPyArrowTypeException) as cause:
             raise UsageError(f"the schema has a type that Iceberg does not know: {cause}") from cause
     if not isinstance(schema, Schema):
         raise UsageError(f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}")

@@ -91,7 +91,7 @@ def divided(scan: Scan | MergedScan | ChangeScan, sizes: Sizes, *, allow_plain: 
 def _refuse_unreadable(schema: pa.Schema) -> None:
     for field in schema:
         if any(is_of(type_) for type_ in _parts(field.type) for is_of in _UNREADABLE):
-            others = [other.name for other in schema if other is not field]
+            others = [name for name in schema.names if name != field.name]
             raise Unsupported(
                 f"column {field.name!r} is {field.type}, which Spark does not know",
                 hint=f"Name the columns to read, without it: columns={others}.",
