@@ -241,6 +241,39 @@ def test_frames_that_fail(lab: Lab) -> None:
     assert after["t_change_"][0] == before["t_change_"][0]
 
 
+def test_types_that_mean_something_else(lab: Lab) -> None:
+    """Rows are compared and sorted by Spark, and written as the table has them: both must agree on what is equal."""
+    name = f"{lab.oracle.name}.{lab.oracle.namespace()}.typed"
+    schema = pa.schema(
+        [("id", pa.string()), ("at", pa.timestamp("us")), ("on", pa.timestamp("us", "UTC")), ("n", pa.int64())]
+    )
+    pyarctic.create_table(name, schema, ["id"])
+    good = "'a' id, timestamp_ntz'2026-01-01 12:00:00' at, timestamp'2026-01-01 12:00:00' on, 1L n"
+    for wrong, column, kind in (
+        (good.replace("timestamp_ntz", "timestamp"), "at", "timestamp_ntz"),
+        (good.replace("timestamp'", "timestamp_ntz'"), "on", "timestamp"),
+        (good.replace("'a' id", "'a' collate UTF8_LCASE id"), "id", "string"),
+        (good.replace("1L n", "'9' n"), "n", "bigint"),
+    ):
+        frame = lab.oracle.spark.sql(f"select {wrong}")
+        with pytest.raises(UsageError, match=f"column '{column}' is .* which does not fit {kind}") as refused:
+            arctic_spark.write(frame, name, "upsert", ["n"])
+        assert "cast" in (refused.value.hint or "")
+    assert arctic_spark.write(lab.oracle.spark.sql(f"select {good.replace('1L', '1')}"), name, "upsert", ["n"]) is not None
+
+
+def test_a_key_that_comes_twice_and_moves(lab: Lab) -> None:
+    """With a look at all partitions the later row decides where a key is: it must be known which is later."""
+    name = f"{lab.oracle.name}.{lab.oracle.namespace()}.moving"
+    with pytest.warns(UserWarning, match="region"):
+        pyarctic.create_table(name, SCHEMA, ["id"], ["region"])
+    twice = lab.frame([(1, "a", 1), (1, "b", 2)])
+    with pytest.raises(UsageError, match="key id = 1 comes several times"):
+        arctic_spark.write(twice, name, "upsert", across_partitions=True)
+    arctic_spark.write(twice, name, "upsert", ["number"], across_partitions=True)
+    assert pyarctic.table(name).scan().to_arrow().to_pylist() == [{"id": 1, "region": "b", "number": 2}]
+
+
 # --- streams
 
 
@@ -325,7 +358,7 @@ def test_a_table_dropped_under_a_stream(lab: Lab, tmp_path: Path, made_anew: boo
         if made_anew:
             pyarctic.create_table(name, SCHEMA, ["id"])
         put(source, "2.parquet", [(2, "a", 1)])
-        with pytest.raises(StreamingQueryException, match="another table has the name now" if made_anew else name) as told:
+        with pytest.raises(StreamingQueryException, match="was for another table" if made_anew else name) as told:
             query.awaitTermination(100)
         assert name in str(told.value)
         assert not query.isActive

@@ -104,11 +104,14 @@ class Scan:
             return sum(asked.count(file, self.plan) for file in reading.files())
 
     @cached_property
+    def listed(self) -> FileList:
+        """All files of the snapshot."""
+        return self._files or FileList.of(self.table.metadata, self.table.io, self._snapshot)
+
+    @cached_property
     def plan(self) -> DeleteMatches:
         """The data files to read, with their deletes."""
-        table, files = self.table, self._files
-        if files is None:
-            files = FileList.of(table.metadata, table.io, self._snapshot)
+        table, files = self.table, self.listed
         everything = files.frame()
         data = everything.filter(IS_DATA)
         if self.condition != conditions.ALL and not self._is_pruned:
@@ -120,7 +123,7 @@ class Scan:
 
     def restricted_to(self, paths: pl.Series) -> Scan:
         """The same of some of its data files."""
-        files = self._files or FileList.of(self.table.metadata, self.table.io, self._snapshot)
+        files = self.listed
         kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
         some = FileList(files.table_uuid, {("", None): kept})
         return Scan(self.table, None, self.table_schema, self.wanted, self.condition, some, is_pruned=True)

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 OWN_READER = "spark.arctic.read.own-reader"
 """A setting of the session: `false` reads all files with PyArctic, for storage that Spark itself cannot reach."""
+_READER = {
+    # Paths are taken as they are: neither patterns nor partitions are looked for in them.
+    "__globPaths__": "false",
+    "recursiveFileLookup": "true",
+    # A session may have other settings; a table's rows do not depend on them.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
 _FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
 
 
@@ -61,9 +71,7 @@ def _plain(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
 
     spark.conf.set(_FIELD_IDS, "true")  # for frames that carry ids; others are read by name as ever
     schema, names = schema_with_ids(division.plain_schema, own_names=division.names_are_stable)
-    # Paths are taken as they are: neither patterns nor partitions are looked for in them.
-    reader = spark.read.schema(schema).option("__globPaths__", "false").option("recursiveFileLookup", "true")
-    frame = reader.parquet(*division.plain)
+    frame = spark.read.schema(schema).options(**_READER).parquet(*division.plain)
     kinds = dict(frame.dtypes)
     columns = {name: _unskipped(F.col(quoted(own)), kinds[own]) for name, own in names.items()}
     frame = frame.select([column.alias(name, metadata={}) for name, column in columns.items()])

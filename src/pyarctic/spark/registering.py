@@ -24,7 +24,6 @@ def register(spark: SparkSession) -> None:
     from pyarctic.spark.source import register_source
 
     reach_executors(spark)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     register_functions(spark)
     register_source(spark)
     missing = [] if is_remote(spark) else missing_settings(spark)

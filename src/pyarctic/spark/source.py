@@ -6,6 +6,7 @@ value, with the catalogs it closes over.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,7 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from pyarctic import config
+from pyarctic._version import __version__
 from pyarctic.errors import ArcticError, UsageError
+from pyarctic.spark.executors import opened
 from pyarctic.spark.functions import declare
 from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.tables import KeyedTable, open_table
@@ -168,13 +171,15 @@ class Door:
 class _Portion(InputPartition):
     def __init__(self, reader: Portions, portion: Portion) -> None:
         super().__init__(None)
-        self.reader, self.portion = reader, portion
+        # Opened on the executor only, once it is known that it is of the driver's version.
+        self.data, self.version = pickle.dumps((reader, portion)), __version__
 
 
 def _rows(partition: InputPartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     # Spark takes columns by their places, whatever their names.
     if isinstance(partition, _Portion):
-        for batch in partition.reader.batches(partition.portion):
+        reader, portion = opened(partition.data, partition.version)
+        for batch in reader.batches(portion):
             chosen = batch.select(list(names))
             yield chosen.cast(for_spark(chosen.schema))
 
@@ -211,9 +216,12 @@ class _StreamReader(DataSourceStreamReader):
 
     @_told()
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        stream = self._door.stream(self._columns)
         # What is told here is read before Spark asks again.
-        at = self._at or Position.from_json(self.initialOffset())
-        self._at = self._door.stream(self._columns).following(at)
+        if self._at is None:
+            self._at = stream.first(Position.from_json(self.initialOffset()))
+        else:
+            self._at = stream.following(self._at)
         return self._at.to_json()
 
     @_told()

@@ -102,27 +102,60 @@ class StreamTarget:
         """Write a batch unless it was written before. `known`: what is remembered from batch to batch."""
         if "query" not in known:
             declare(self.catalogs)
+            self._check_checkpoint(batch.sparkSession)
             known["query"] = _query_id(batch.sparkSession, self.checkpoint)
-        table = self._opened()
         once = Once(property=f"arctic.stream.{known['query']}", number=batch_id)
-        if table.has_done(once):
+        table = self._opened()
+        if self._is_done(table, once):
             return
         note = Note(summary={_QUERY: known["query"], _BATCH: str(batch_id)}, once=once)
         try:
             write_frame(batch, table, self.options, note)
         except Rejected as refusal:
-            if refusal.facts.get("reason") != "done-already":  # by a driver that was thought dead
+            # Maybe by a driver that was thought dead.
+            if refusal.facts.get("reason") != "done-already" or not self._is_done(self._opened(), once):
                 raise
+
+    def _is_done(self, table: Table, once: Once) -> bool:
+        """Spark repeats its last batch and no other."""
+        last = table.last_step(once.property)
+        if last is not None and last > once.number:
+            raise Rejected(
+                f"batch {once.number} comes after batch {last}, which the table has already",
+                hint="The checkpoint was set back, or another driver runs the same query. Use the newest state of the "
+                "checkpoint, or a new one.",
+                table=self.name,
+            )
+        return last == once.number
 
     def _opened(self) -> Table:
         with about(table=self.name):
             table = open_table(self.name)
             if table.uuid != self.table_uuid:
-                raise Rejected(
-                    "another table has the name now",
-                    hint="The table was dropped and made anew. Start the stream again, with a new checkpoint.",
-                )
+                raise _replaced()
             return table
+
+    def _check_checkpoint(self, spark: SparkSession) -> None:
+        """A checkpoint is of one table, and remembers which."""
+        place = f"{self.checkpoint.rstrip('/')}/arctic-table"
+        try:
+            found = [row["value"] for row in spark.read.text(place).collect()]
+        except Exception as error:
+            if "PATH_NOT_FOUND" not in str(error):
+                raise
+            found = []
+        if not found:
+            spark.createDataFrame([(self.table_uuid,)], "value string").coalesce(1).write.mode("overwrite").text(place)
+        elif found != [self.table_uuid]:
+            with about(table=self.name):
+                raise _replaced()
+
+
+def _replaced() -> Rejected:
+    return Rejected(
+        "the stream was for another table, which had the name before",
+        hint="The table was dropped and made anew. Start the stream again, with a new checkpoint.",
+    )
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:

@@ -15,7 +15,7 @@ from pyarctic.errors import ArcticError, UsageError, about
 from pyarctic.spark import failures
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.reading import read
-from pyarctic.spark.schemas import arrow_schema, quoted
+from pyarctic.spark.schemas import arrow_schema, quoted, spark_schema
 from pyarctic.spark.shipping import is_remote
 from pyarctic.tables import Table, open_table
 from pyarctic.tables.distribution import IS_OLD, Answer, Distribution, FileWriter
@@ -23,6 +23,7 @@ from pyarctic.tables.writes import Note, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _WRITER = "_arctic_writer"
 _BATCH_ROWS = 64 << 10
@@ -97,21 +98,28 @@ def _check_columns(df: DataFrame, table: Table, prepared: Write, options: WriteO
     kinds = dict(df.dtypes)
     if maps := [name for name in options.order_by if "map<" in kinds[name]]:
         raise UsageError(f"column {maps[0]!r} is a map, which has no order", hint="Order by another column.", column=maps[0])
-    only_order = [name for name in options.order_by if name not in {field.name for field in table.schema.fields}]
-    prepared.check_columns(arrow_schema(df.drop(*only_order).schema))
-    if table.kind == "keyed":
-        _check_keys(table, kinds)
+    known = {field.name: field.dataType for field in spark_schema(table.scan().schema).fields}
+    prepared.check_columns(arrow_schema(df.drop(*(name for name in options.order_by if name not in known)).schema))
+    _check_types(df, known, (*table.primary_key, *options.order_by) if table.kind == "keyed" else ())
 
 
-def _check_keys(table: Table, kinds: Mapping[str, str]) -> None:
-    """Rows come together by their keys as they are: numbers in texts would be equal in the table and not here."""
-    for name in table.primary_key:
-        wanted = str(table.schema.find_field(name).field_type)
-        if kinds[name] == "string" != wanted:
+def _check_types(df: DataFrame, known: Mapping[str, DataType], compared: Sequence[str]) -> None:
+    """Refuse columns that would mean something else in the table than they do in the frame: instants that gain or lose a
+    zone, and, of those by which rows are compared, numbers in texts, and texts that are equal in spite of their letters."""
+    from pyspark.sql.types import IntegralType, TimestampNTZType, TimestampType
+
+    for field in df.schema.fields:
+        own, wanted = field.dataType, known.get(field.name)
+        if wanted is None or own == wanted:
+            continue
+        zones = (TimestampType, TimestampNTZType)
+        is_zoned = isinstance(own, zones) and isinstance(wanted, zones)
+        is_strange = field.name in compared and not (isinstance(own, IntegralType) and isinstance(wanted, IntegralType))
+        if is_zoned or is_strange:
             raise UsageError(
-                f"key column {name!r} is string, which does not fit {wanted}",
-                hint="Cast it before you write it.",
-                column=name,
+                f"column {field.name!r} is {own.simpleString()}, which does not fit {wanted.simpleString()}",
+                hint=f"Cast it before you write it: .withColumn({field.name!r}, col({field.name!r}).cast(…)).",
+                column=field.name,
             )
 
 

@@ -7,7 +7,7 @@ changes into Base moves nothing, and changes that are gone before they were read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,9 +26,10 @@ from pyarctic.tables.changefiles import CHANGE_ACTION, CHANGE_COLUMNS, FILE_OFFS
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.division import Portion, Portions, Sizes, divided
 from pyarctic.tables.keyed import KeyedTable
+from pyarctic.tables.lastwords import MOST_OFFSET
 from pyarctic.tables.mergedplan import unmerged
 from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import StorePaths, with_changes
+from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
 
 _PORTION_BYTES = 32 << 20
 _AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps=false to go on without them."
@@ -46,14 +47,18 @@ class Position:
     upto: int = 0
     pending: int = 0
     """How many changed rows up to `upto` are to be read."""
+    begun: Position | None = None
+    """With the end of the first batch: where that began. Whoever reads it again may not know it any more."""
 
     def to_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        return told if self.base is not None else {"table": self.table, "sequence": self.sequence}
+        names = ("table", "sequence", "base", "files", "upto", "pending") if self.base is not None else ("table", "sequence")
+        told = {name: getattr(self, name) for name in names}
+        return told if self.begun is None else told | {"begun": self.begun.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Position:
-        return cls(**document)
+        begun = document.get("begun")
+        return cls(**{**document, "begun": None if begun is None else cls.from_json(begun)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +116,15 @@ class ChangeStream:
                 raise UsageError(f"a stream cannot begin at {origin!r}", hint="Say earliest, latest or a snapshot id.")
             return replace(at, sequence=_sequence(snapshot_by_id(change, int(origin))))
 
+    def first(self, beginning: Position) -> Position:
+        """The position after the first rows."""
+        return replace(self.following(beginning), begun=beginning)
+
     def following(self, at: Position) -> Position:
         """The position after the next rows; the same if there are none."""
         with about(table=self._table.name):
             self._check(at)
+            at = replace(at, begun=None)
             if at.base is not None and (files := self._base_files(at).slice(at.files)).height:
                 taken = self._limits.taken(files.select(rows="record_count", files=pl.lit(1, pl.Int64)))
                 at = replace(at, files=at.files + taken)
@@ -134,6 +144,7 @@ class ChangeStream:
 
     def portions(self, start: Position, end: Position) -> list[tuple[Portions, Portion]]:
         """What is to be read between two positions, in order."""
+        start = end.begun or start
         with about(table=self._table.name):
             self._check(start)
             self._refuse_gaps(start, end.sequence)  # it may have been planned long ago
@@ -184,10 +195,13 @@ class ChangeStream:
         if scan is None:
             return []
         chosen = scan.plan.data.sort("file_path").slice(start.files, None if stop is None else stop - start.files)
-        part = scan.restricted_to(chosen["file_path"])
-        division = divided(part, Sizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
-        reader = _BaseInserts(reader=division.reader, fields=self._fields)
-        return [(reader, portion) for portion in division.portions]
+        found: list[tuple[Portions, Portion]] = []
+        for (transaction,), files in with_store_facts(chosen, "base").group_by("transaction_id", maintain_order=True):
+            part = scan.restricted_to(files["file_path"])
+            division = divided(part, Sizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
+            reader = _BaseInserts(reader=division.reader, fields=self._fields, transaction_id=int(str(transaction)))
+            found += [(reader, portion) for portion in division.portions]
+        return found
 
     # --- changes
 
@@ -254,14 +268,15 @@ class ChangeStream:
 
 @dataclass(frozen=True, kw_only=True)
 class _BaseInserts:
-    """Rows of Base, as changes: inserted before all others."""
+    """Rows of Base, as changes: inserted after all offsets of their file's transaction, as the rule of last words has it."""
 
     reader: Portions
     fields: tuple[NestedField, ...]
+    transaction_id: int
 
     def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.fields)
-        values = {TRANSACTION_ID.name: 0, FILE_OFFSET.name: 0, CHANGE_ACTION.name: INSERT}
+        values = {TRANSACTION_ID.name: self.transaction_id, FILE_OFFSET.name: MOST_OFFSET, CHANGE_ACTION.name: INSERT}
         for batch in self.reader.batches(portion):
             columns = [
                 pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)

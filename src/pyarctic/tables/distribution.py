@@ -48,7 +48,8 @@ class Distribution:
     """To be given to `numbers`: those of the key, or those that partitions are made of."""
     view: TableView
     writers: int
-    """A power of two. A tree node is a writer's own, or it is shared by as few as possible."""
+    """With keys a power of two: a tree node is a writer's own, or it is shared by as few as possible. Without, as many as
+    numbers can tell apart, one for each partition."""
 
     @classmethod
     def of(cls, view: TableView, parallelism: int) -> Distribution:
@@ -116,7 +117,7 @@ class FileWriter:
         schema, keys = metadata.schema(), layout.key_names(metadata)
         if not keys:
             return self.writer.files(data, names)
-        rows = _Checked(self.writer.view, keys, self.order)
+        rows = _Checked(self.writer.view, keys, self.order, everywhere=bool(self.looked_up))
         if not (self.looked_up and isinstance(self.writer, ChangeWriter)):
             return self.writer.files(rows.checked(data), names)
         old, new = _told_apart(data)
@@ -140,9 +141,11 @@ def _told_apart(data: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], I
 
 
 class _Checked:
-    """Refuses rows of one key and partition between which the order does not decide."""
+    """Refuses rows of one key and partition between which the order does not decide; `everywhere`: whatever their
+    partitions, because the later one moves the key."""
 
-    def __init__(self, view: TableView, keys: Sequence[str], order: Sequence[str]) -> None:
+    def __init__(self, view: TableView, keys: Sequence[str], order: Sequence[str], *, everywhere: bool) -> None:
+        self._everywhere = everywhere
         self._view = view
         self._schema = view.metadata.schema()
         self._keys = list(keys)
@@ -192,7 +195,8 @@ class _Checked:
         known = {field.name for field in self._schema.fields}
         told = fitted(chosen.select([n for n in chosen.schema.names if n in known]), self._schema, fill=True)
         codes, _ = partition_values(self._view.metadata.spec(), self._schema, told)
-        twice = pl.DataFrame({_RUN: runs.filter(tied), "partition": pl.Series(codes)}).is_duplicated()
+        partitions = pl.Series(codes) * int(not self._everywhere)
+        twice = pl.DataFrame({_RUN: runs.filter(tied), "partition": partitions}).is_duplicated()
         if twice.any():
             key = frame.select(self._keys).filter(tied).filter(twice).row(0, named=True)
             by = f"and equal {', '.join(self._order)}" if self._order else "and nothing tells their order"

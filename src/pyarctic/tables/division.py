@@ -16,6 +16,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 
 from pyarctic.errors import Unsupported, about
@@ -121,7 +122,9 @@ class _Plain:
     @classmethod
     def of(
         cls,
-        metadata: Sequence[TableMetadata],
+        view: TableView,
+        listed: FileList,
+        data: pl.DataFrame,
         schema: Schema,
         wanted: tuple[NestedField, ...],
         condition: BooleanExpression,
@@ -135,18 +138,23 @@ class _Plain:
             have = {field.field_id for field in wanted}
             fields += tuple(f for f in schema.fields if f.field_id not in have and asked & set(Schema(f).field_ids))
         own = {field.field_id for field in schema.fields}
-        stable = all(_names_are_stable(known) for known in metadata)
+        stable = _names_are_stable(view.metadata)
         # Spark's reader matches by field id, but within structs by name, too (seen in 4.1). It does not know defaults.
         possible = (
             allowed
             and all(f.field_id in own and is_known(f.field_type) and (stable or f.field_type.is_primitive) for f in fields)
             and all(f.initial_default is None for f in index_by_id(Schema(*fields)).values())
-            and not any(known.name_mapping() for known in metadata)
+            and not view.metadata.name_mapping()
         )
         if possible and condition != conditions.ALL:
             text = sql_condition(schema, bound)
         name = pl.col("file_path").str.split("/").list.last()
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
+        if possible and (sources := _identity_sources(view.metadata) & {field.field_id for field in fields}):
+            # A file may leave out a column that its partition tells.
+            counted = listed.with_metrics(view.io, data, sorted(sources))
+            whole = counted.filter(pl.all_horizontal(pl.col(f"values_{field_id}").is_not_null() for field_id in sources))
+            is_plain &= pl.col("file_path").is_in(whole["file_path"].implode())
         return cls(fields=fields, condition=text, is_plain=is_plain, names_are_stable=stable)
 
     def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[Portion]) -> Division:
@@ -159,6 +167,11 @@ class _Plain:
             reader=reader,
             portions=tuple(portions),
         )
+
+
+def _identity_sources(metadata: TableMetadata) -> set[int]:
+    fields = (field for spec in metadata.specs().values() for field in spec.fields)
+    return {field.source_id for field in fields if isinstance(field.transform, IdentityTransform)}
 
 
 def _names_are_stable(metadata: TableMetadata) -> bool:
@@ -189,7 +202,7 @@ class _ScanPortions:
 
 def _scan_division(scan: Scan, sizes: Sizes, allow_plain: bool) -> Division:
     view, plan = scan.table, scan.plan
-    choice = _Plain.of([view.metadata], scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
+    choice = _Plain.of(view, scan.listed, plan.data, scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
     is_plain = choice.is_plain & ~plan.has_deletes
     rest = plan.data.filter(~is_plain)
     target = sizes.target(int(rest["file_size_bytes"].sum()))
@@ -229,7 +242,8 @@ class _MergedPortions:
 
 def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Division:
     base, change = scan.views
-    choice = _Plain.of([base.metadata], scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
+    data, listed = scan.base_matches.data, scan.base_files
+    choice = _Plain.of(base, listed, data, scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
     plain: list[str] = []
     rest: list[Group] = []
     for group in scan.groups:

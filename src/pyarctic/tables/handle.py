@@ -277,9 +277,9 @@ class Table:
             write = self.prepare_write(mode, across_partitions=across_partitions, replace=replace, where=where)
             return write.rows(data)
 
-    def has_done(self, once: Once) -> bool:
-        """Whether a numbered step was committed to the table, as far as it was loaded."""
-        return once.is_done(self._loaded.metadata)
+    def last_step(self, property_: str) -> int | None:
+        """The last numbered step (`Once`) that was committed to the table, as far as it was loaded."""
+        return Once.last(self._loaded.metadata, property_)
 
     def prepare_write(
         self,

@@ -14,7 +14,6 @@ from pyiceberg.table.snapshots import Snapshot
 from pyarctic.config import TableName
 from pyarctic.errors import NotFound, UsageError, about
 from pyarctic.iceberg import reaching, snapshot_by_id
-from pyarctic.iceberg.committing import Once
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.changefiles import change_reading
@@ -168,8 +167,9 @@ class KeyedTable(Table):
             reading = change_reading(view, with_changes(frame))
             return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
 
-    def has_done(self, once: Once) -> bool:
-        return super().has_done(once) or self.change_store.has_done(once)
+    def last_step(self, property_: str) -> int | None:
+        steps = (super().last_step(property_), self.change_store.last_step(property_))
+        return max((step for step in steps if step is not None), default=None)
 
     def prepare_write(
         self,

@@ -30,7 +30,7 @@ from pyarctic.iceberg.keyindex import Codes, KeyIndex, Mask, codes_of, is_its_ow
 Marks = npt.NDArray[np.int64]
 OFFSET_BITS = 41
 """The offset and one bit for the kind. The other 22 are for transactions, which are numbered as they occur."""
-_MOST_OFFSET = (1 << (OFFSET_BITS - 1)) - 1
+MOST_OFFSET = (1 << (OFFSET_BITS - 1)) - 1
 _SPILL_SHARE = 4
 """Words take this part of the memory before they are spilled: an index takes twice as much while it is made."""
 _MOST_BUCKETS = 256
@@ -41,8 +41,8 @@ _MARK, _FILE, _POSITION = "mark", "file", "position"
 
 def change_marks(rank: int, offsets: Marks, *, inserts: bool) -> Marks:
     """Marks of changed rows. `rank`: the number of their transaction among all that are looked at."""
-    if len(offsets) and int(offsets.max()) > _MOST_OFFSET:
-        raise Unsupported(f"a change has the offset {offsets.max()}", hint=f"At most {_MOST_OFFSET} can be told apart.")
+    if len(offsets) and int(offsets.max()) > MOST_OFFSET:
+        raise Unsupported(f"a change has the offset {offsets.max()}", hint=f"At most {MOST_OFFSET} can be told apart.")
     return (offsets << 1) + ((rank << OFFSET_BITS) | int(inserts))
 
 

@@ -92,6 +92,10 @@ class MergedScan:
         """The files of the base store with their deletes."""
         return self._base_store.matches
 
+    @property
+    def base_files(self) -> FileList:
+        return self._base.files
+
     def numbered(self, store: Store) -> pl.DataFrame:
         """The data files of a store; `row` is the number by which their deletes are found."""
         return (self._base_store if store == "base" else self._change_store).all.numbered()

@@ -27,7 +27,11 @@ from pyarctic import config
 from pyarctic.errors import NotFound, Rejected, UsageError
 from pyarctic.iceberg.committing import Change
 from pyarctic.tables import KeyedTable
+from pyarctic.tables.changefiles import FILE_OFFSET
 from pyarctic.tables.changestream import ChangeStream, Limits, Position
+from pyarctic.tables.fanout import Fanout
+from pyarctic.tables.lastwords import MOST_OFFSET
+from pyarctic.tables.rows import fitted
 from tests.keyedtables import KeyedModel
 from tests.keyedwords import Place, Row
 
@@ -72,7 +76,7 @@ class Follower:
         self.due, self.due_base = [], Counter()
         self.largest_base = 0
         if self.origin == "earliest":
-            begun = {"_transaction_id": 0, "_file_offset": 0, "_change_action": "INSERT"}
+            begun = {"_transaction_id": 0, "_file_offset": MOST_OFFSET, "_change_action": "INSERT"}
             self.due_base = Counter(repr(row | begun) for row in table.scan(store="base").to_arrow().to_pylist())
             self.largest_base = table.files(content="data")["record_count"].max() or 0  # type: ignore[assignment]
             merged, known = self.model.base.merged, changes_by_commit(table)
@@ -108,9 +112,9 @@ class Follower:
         return True
 
     def _take(self, rows: list[Row], limits: Limits) -> None:
-        base = [row for row in rows if row["_transaction_id"] == 0]
+        base = [row for row in rows if row["_file_offset"] == MOST_OFFSET]
         changes = rows[len(base) :]
-        told = Counter(map(repr, base))
+        told = Counter(repr(row | {"_transaction_id": 0}) for row in base)
         assert told <= self.due_base
         self.due_base -= told
         assert not (changes and self.due_base.total()), "changes came before all of Base was read"
@@ -375,3 +379,40 @@ def test_wrong_beginnings(table: KeyedTable) -> None:
     for ask in (ChangeStream(again).following, lambda position: ChangeStream(again).portions(position, position)):
         with pytest.raises(Rejected, match="another table"):
             ask(at)
+
+
+def test_a_first_batch_that_is_read_again_begins_where_it_began(table: KeyedTable) -> None:
+    """Whoever reads it again may be told to begin with another Base: changes that came later are in it already."""
+    table.write(rows("x", _1="a"))
+    stream = ChangeStream(table.refresh())
+    start = stream.beginning("earliest")
+    end = kept(stream.first(start))
+    assert end.begun == start
+    table.write(rows("x", _2="b"))
+    table.write(rows("x", _1="a", _2="b"), "overwrite")
+    stream = ChangeStream(table.refresh())
+    another = stream.beginning("earliest")
+    assert another != start
+    assert told(read(stream, another, end)) == [("INSERT", 1, "a")]
+    following = stream.following(end)
+    assert following.begun is None
+    assert told(read(stream, end, following)) == [("INSERT", 2, "b")]
+
+
+def test_base_rows_come_after_the_changes_that_they_hide(table: KeyedTable) -> None:
+    """A transaction that was begun before an overwrite and is committed after it: the overwrite has the last word."""
+    begun = table._begin()
+    table.write(rows("x", _1="base"), "overwrite")
+    view = table.refresh().change_store.view
+    with Fanout(view, mask=0, transaction_id=begun, extra_fields=(FILE_OFFSET,)) as out:
+        late = fitted(rows("x", _1="late").to_batches()[0], view.metadata.schema())
+        out.write(late, out.places(late), {"I": pa.array([1])})
+    table.change_store.commit(Change(start=view.snapshot_id, add=tuple(out.files)))
+    table.refresh()
+    [merged] = table.scan().to_arrow().to_pylist()
+    stream = ChangeStream(table)
+    start = stream.beginning("earliest")
+    found = read(stream, start, stream.following(start))
+    last = max(found, key=lambda row: (row["_transaction_id"], row["_file_offset"]))
+    assert len(found) == 2
+    assert last["text"] == merged["text"] == "base"

@@ -44,9 +44,15 @@ class Once:
     property: str
     number: int
 
+    @staticmethod
+    def last(metadata: TableMetadata, property_: str) -> int | None:
+        """The last step that was taken."""
+        told = metadata.properties.get(property_, "")
+        return int(told) if told.isdigit() else None
+
     def is_done(self, metadata: TableMetadata) -> bool:
-        told = metadata.properties.get(self.property, "")
-        return told.isdigit() and int(told) >= self.number
+        last = self.last(metadata, self.property)
+        return last is not None and last >= self.number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

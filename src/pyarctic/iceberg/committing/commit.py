@@ -27,7 +27,16 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import ArcticError, NotFound, Unavailable
 from pyarctic.iceberg.catalogs import reaching
-from pyarctic.iceberg.committing.change import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown
+from pyarctic.iceberg.committing.change import (
+    Change,
+    Committed,
+    Conflict,
+    ManifestRewrite,
+    Outcome,
+    Rejected,
+    RejectedCode,
+    Unknown,
+)
 from pyarctic.iceberg.committing.prepare import Preparation, Request, foundation
 from pyarctic.iceberg.committing.state import Refusal, TableState
 from pyarctic.iceberg.filelist import FileList
@@ -83,6 +92,7 @@ def commit(
     return _Commit(table, change, known, listen).run()
 
 
+_MAYBE_OURS: tuple[RejectedCode, ...] = ("history-lost", "added-twice", "moved", "done-already")
 _NOT_ALLOWED = (UnauthorizedError, ForbiddenError, BadRequestError, NoSuchTableError)
 
 
@@ -152,8 +162,9 @@ class _Commit:
             try:
                 request = self._preparation.request(self._change, state)
             except Refusal as refusal:
-                if self._in_doubt and refusal.rejected.code in ("history-lost", "added-twice"):
-                    # The attempt whose answer was lost may have been taken, and its snapshot expired since.
+                if self._in_doubt and refusal.rejected.code in _MAYBE_OURS:
+                    # The attempt whose answer was lost may have been taken, and its snapshot expired since: it may be the
+                    # very reason of the refusal.
                     return self._unknown(refusal)
                 return refusal.rejected
         self._listen("prepared")
