@@ -139,7 +139,8 @@ def test_from_the_earliest_on(spark: SparkSession, table: KeyedTable, tmp_path: 
     reader = Reader.of(spark, tmp_path, "earliest")
     with reader.running() as query:
         query.processAllAvailable()
-        inserted = [("INSERT", 1, "base"), ("INSERT", 3, "base"), ("INSERT", 11, "a"), ("INSERT", 12, "b")]
+        # In the order in which they count: the overwrite was begun after the inserts.
+        inserted = [("INSERT", 11, "a"), ("INSERT", 12, "b"), ("INSERT", 1, "base"), ("INSERT", 3, "base")]
         updated = [("DELETE", 3, "c"), ("INSERT", 3, "c")]
         assert flat([*reader.batches.values()]) == inserted + updated
         table.write(rows("y", _12="b"), "delete")

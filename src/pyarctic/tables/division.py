@@ -150,7 +150,7 @@ class _Plain:
             text = sql_condition(schema, bound)
         name = pl.col("file_path").str.split("/").list.last()
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
-        if possible and (sources := _identity_sources(view.metadata) & {field.field_id for field in fields}):
+        if possible and data.height and (sources := _identity_sources(view.metadata) & {field.field_id for field in fields}):
             # A file may leave out a column that its partition tells.
             counted = listed.with_metrics(view.io, data, sorted(sources))
             whole = counted.filter(pl.all_horizontal(pl.col(f"values_{field_id}").is_not_null() for field_id in sources))

@@ -49,13 +49,13 @@ class Write(ABC):
     """What must be known of a row to delete it where it is, when keys are looked up."""
 
     @property
-    @abstractmethod
     def view(self) -> TableView:
         """The store that gets the files."""
+        return self.table.view
 
-    @abstractmethod
     def check_columns(self, schema: pa.Schema) -> None:
         """Refuse rows with such columns if they cannot be written."""
+        fitted(_no_rows(schema), self.table.schema)
 
     def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> FileWriter:
         """Begin, and give what many writers are sent. Its names are its own."""
@@ -100,13 +100,6 @@ class PlainWrite(Write):
         self.table = table
         self._scope = scope
         self._appends = appends
-
-    @property
-    def view(self) -> TableView:
-        return self.table.view
-
-    def check_columns(self, schema: pa.Schema) -> None:
-        fitted(_no_rows(schema), self.table.schema)
 
     def rows(self, data: Any) -> int | None:
         return self.commit(self.writer().files(data))
@@ -196,13 +189,6 @@ class BaseWrite(Write):
         # What is wrong with the condition is refused before anything is begun.
         for files in (table.file_list, table.change_store.file_list):
             scope.partitions(table.view.metadata, files.frame(), frozenset())
-
-    @property
-    def view(self) -> TableView:
-        return self.table.view
-
-    def check_columns(self, schema: pa.Schema) -> None:
-        fitted(_no_rows(schema), self.table.schema)
 
     def rows(self, data: Any) -> int | None:
         batches = checked_start(self.table.view, data, self._scope)  # and what is wrong from the first row on
