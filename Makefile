@@ -10,7 +10,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 JARS := .cache/jars/ready
 SOURCES := src tests $(wildcard benchmarks examples)
-# JVM tests run in one process and share one JVM; the others use every core.
+# JVM tests run in two processes, each with a JVM of its own, and a file of tests stays in one; the others use every core.
 PYTEST := $(PYTHON) -m pytest
 
 .PHONY: help
@@ -29,8 +29,8 @@ test-fast: $(READY)  ## Run the tests that need no Java, in parallel
 	$(PYTEST) -m "not jvm" -n auto -q
 
 .PHONY: test-spark
-test-spark: $(READY) $(JARS)  ## Run the tests against Spark and Iceberg Java, on one JVM
-	$(PYTEST) -m jvm -q
+test-spark: $(READY) $(JARS)  ## Run the tests against Spark and Iceberg Java, on two JVMs
+	$(PYTEST) -m jvm -n 2 --dist loadfile -q
 
 .PHONY: stress
 stress: $(READY) $(JARS)  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
