@@ -127,7 +127,7 @@ class _Target:
         metadata = opened.view.metadata
         sources = [str(metadata.schema().find_column_name(field.source_id)) for field in metadata.spec().fields]
         moved_by = [name.split(".")[0] for name in sources if name not in opened.primary_key]
-        return cls(schema=spark_schema(opened.scan().schema), keys=opened.primary_key, moved_by=tuple(moved_by))
+        return cls(schema=spark_schema(opened.arrow_schema), keys=opened.primary_key, moved_by=tuple(moved_by))
 
     def is_known(self, row: Column) -> Column:
         """Whether a row tells its key; without one, whether it is a row."""

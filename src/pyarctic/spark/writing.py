@@ -98,7 +98,7 @@ def _check_columns(df: DataFrame, table: Table, prepared: Write, options: WriteO
     kinds = dict(df.dtypes)
     if maps := [name for name in options.order_by if "map<" in kinds[name]]:
         raise UsageError(f"column {maps[0]!r} is a map, which has no order", hint="Order by another column.", column=maps[0])
-    known = {field.name: field.dataType for field in spark_schema(table.scan().schema).fields}
+    known = {field.name: field.dataType for field in spark_schema(table.arrow_schema).fields}
     prepared.check_columns(arrow_schema(df.drop(*(name for name in options.order_by if name not in known)).schema))
     _check_types(df, known, (*table.primary_key, *options.order_by) if table.kind == "keyed" else ())
 

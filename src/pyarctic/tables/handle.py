@@ -30,6 +30,7 @@ from pyarctic.iceberg import (
 )
 from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifests import ManifestReader
+from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.scan import scan
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
@@ -105,6 +106,11 @@ class Table:
     @property
     def schema(self) -> Schema:
         return self._loaded.metadata.schema()
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as scans give them."""
+        return arrow_schema(self.schema.fields)
 
     @property
     def primary_key(self) -> tuple[str, ...]:

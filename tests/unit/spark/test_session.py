@@ -49,8 +49,9 @@ def test_a_submitted_session_keeps_its_master() -> None:
 
 
 def test_the_log_settings_are_shipped() -> None:
-    uri = defaults(None, submitted=False)["spark.driver.defaultJavaOptions"].partition("=")[2]
-    assert Path(uri.removeprefix("file://")).is_file()
+    log, stack = defaults(None, submitted=False)["spark.driver.defaultJavaOptions"].split()
+    assert Path(log.partition("=")[2].removeprefix("file://")).is_file()
+    assert stack == "-Xss8m"
 
 
 def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
