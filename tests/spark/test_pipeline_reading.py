@@ -21,6 +21,9 @@ from pyiceberg.types import BinaryType, FixedType, LongType, NestedField, String
 import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.errors import Unsupported
+from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.writing import NewFile, file_schema
+from pyarctic.iceberg.writing.metrics import parquet_metrics
 from pyarctic.spark.reading import OWN_READER
 from tests.oracle.compare import share_catalog
 from tests.oracle.java_writes import FileFormat, equality_delete, position_delete
@@ -518,3 +521,47 @@ def test_every_type_on_both_ways(oracle: Oracle, table: str, keys: list[str]) ->
     copy = arctic_spark.create_table(f"{name}_copy", frame.schema, primary_key=["id"])
     arctic_spark.write(frame, f"{name}_copy", "upsert")
     assert multiset(copy.refresh().scan().to_arrow()) == frame_rows(frame)
+
+
+# --- what neither a writer nor a session may change
+
+
+def test_files_without_a_column_that_their_partition_tells(oracle: Oracle, table: str) -> None:
+    create(oracle, f"{oracle.name}.{table}", "id bigint, region string", by="region")
+    opened = pyarctic.table(f"{oracle.name}.{table}")
+    path = Path(local(opened.location)) / "data" / "short.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    field = opened.schema.fields[0]
+    pq.write_table(pa.table([pa.array([1, 2])], schema=file_schema([field])), path)
+    metrics, offsets = parquet_metrics(pq.read_metadata(path), [field], {}, {})
+    new = NewFile(
+        content=0,
+        path=path.as_uri(),
+        file_format="PARQUET",
+        spec_id=opened.view.metadata.default_spec_id,
+        partition=("Oslo",),
+        record_count=2,
+        file_size_bytes=path.stat().st_size,
+        metrics=metrics,
+        split_offsets=offsets,
+    )
+    opened.commit(Change(start=None, add=(new,)))
+    insert(oracle, f"{oracle.name}.{table}", "values (3, 'Oslo'), (4, 'Rome')")
+    assert_like_java(oracle, table)
+    assert_read_alike(oracle, table, where="region = 'Oslo'")
+    assert len(division_of(oracle, table).plain) == 2
+    assert len(division_of(oracle, table, columns=["id"]).plain) == 3
+
+
+def test_a_missing_file_is_noticed_whatever_the_session_says(oracle: Oracle, table: str) -> None:
+
+    create(oracle, f"{oracle.name}.{table}", "id bigint")
+    insert(oracle, f"{oracle.name}.{table}", "values (1)")
+    frame = arctic_spark.read(oracle.spark, f"{oracle.name}.{table}")
+    [path] = division_of(oracle, table).plain
+    Path(local(path)).unlink()
+    with (
+        setting(oracle, "spark.sql.files.ignoreMissingFiles", "true"),
+        pytest.raises(Exception, match=r"FILE_NOT_EXIST|not exist"),
+    ):
+        frame.collect()

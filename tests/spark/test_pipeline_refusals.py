@@ -365,6 +365,9 @@ def test_a_table_dropped_under_a_stream(lab: Lab, tmp_path: Path, made_anew: boo
     finally:
         query.stop()
     if made_anew:
+        again = arctic_spark.write_stream(rows, name, "upsert", checkpoint=checkpoint, trigger="available-now")
+        with pytest.raises(StreamingQueryException, match="was for another table"):  # it would begin in the middle
+            again.awaitTermination(100)
         assert pyarctic.table(name).scan().count() == 0
         for store in (name, f"{name}_change_"):
             loaded = lab.oracle.catalog.load_table(store.partition(".")[2])

@@ -5,6 +5,7 @@ Objects travel pickled inside a task's code, with the storage's properties in th
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -51,10 +52,7 @@ def sent(thing: Any, work: Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import importlib
-        import os
 
-        # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
-        os.environ.setdefault("POLARS_MAX_THREADS", "1")
         from pyarctic.spark.executors import opened
 
         thing = opened(data, version)
@@ -69,5 +67,7 @@ def opened(data: bytes, version: str) -> Any:
     if data not in _opened:
         while len(_opened) >= _MOST_OPENED:
             del _opened[next(iter(_opened))]
+        # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
         _opened[data] = pickle.loads(data)  # noqa: S301  # made by the driver
     return _opened[data]

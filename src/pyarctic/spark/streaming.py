@@ -91,10 +91,9 @@ class StreamTarget:
     def function(self) -> Callable[[DataFrame, int], None]:
         """For `foreachBatch`."""
         known: dict[str, Any] = {}
-        target = self
 
         def write_batch(batch: DataFrame, batch_id: int) -> None:
-            target.write(batch, batch_id, known)
+            self.write(batch, batch_id, known)
 
         return write_batch
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _WRITER = "_arctic_writer"
 _BATCH_ROWS = 64 << 10
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+_IS_AFTER = "_change_action NOT IN ('DELETE', 'UPDATE_BEFORE')"
+"""Of two images of one update the later one."""
 
 
 def write(
@@ -156,6 +158,8 @@ class _Job:
 
     def _distributed(self, rows: DataFrame, has_old: bool) -> DataFrame:
         """The rows of a key together and in order; without keys those of a partition together."""
+        from pyspark.sql import functions as F  # noqa: N812
+
         distribution = Distribution.of(self._prepared.view, slots(self._spark))
         if not distribution.columns:
             return rows
@@ -167,12 +171,12 @@ class _Job:
         else:
             together = numbered.repartition(distribution.writers, _WRITER)
         order = [*distribution.keys, *(name for name in self._options.order_by if name not in distribution.keys)]
-        columns: list[Any] = [quoted(name) for name in order]
+        columns = [quoted(name) for name in order]
         if self._options.mode == "cdc":
-            columns.append(_is_after())
+            columns.append(_IS_AFTER)
         if has_old:
             columns.insert(0, f"NOT {IS_OLD}")
-        return together.sortWithinPartitions(*_expressions(columns)).drop(_WRITER)
+        return together.sortWithinPartitions(*(F.expr(column) for column in columns)).drop(_WRITER)
 
     def _with_old_rows(self, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Before the rows those that their keys have now, as far as needed to delete them."""
@@ -211,16 +215,6 @@ def _kept(df: DataFrame, is_read_twice: bool) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _expressions(columns: Sequence[Any]) -> list[Column]:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return [F.expr(column) if isinstance(column, str) else column for column in columns]
-
-
-def _is_after() -> str:
-    return "CASE WHEN _change_action IN ('DELETE', 'UPDATE_BEFORE') THEN 0 ELSE 1 END"
-
-
 def _number(distribution: Distribution) -> Column:
     """A column with the number of the writer of every row. Python gets the columns it needs, and no others."""
     import pickle
@@ -233,9 +227,6 @@ def _number(distribution: Distribution) -> Column:
     data, version = pickle.dumps(distribution), __version__
 
     def numbers(*columns: pa.Array) -> pa.Array:
-        import os
-
-        os.environ.setdefault("POLARS_MAX_THREADS", "1")
         from pyarctic.spark.executors import opened
 
         return opened(data, version).numbers(columns)
