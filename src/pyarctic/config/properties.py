@@ -237,6 +237,15 @@ WRITERS_QUIET_TIME = TableProperty[timedelta](
     doc="A partition is left alone for so long after somebody else deleted, updated or merged rows in it.",
 )
 
+TRANSACTION_TIMEOUT = TableProperty[timedelta](
+    name="self-optimizing.transaction-timeout",
+    default=timedelta(hours=1),
+    default_text="1 h",
+    allowed=_DURATION,
+    parse=parse_duration,
+    doc="Keyed tables: for so long a transaction that was begun and not committed keeps later changes from being merged.",
+)
+
 QUOTA = TableProperty[float](
     name="self-optimizing.quota",
     aliases=("optimize.quota",),
@@ -265,6 +274,7 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     SORT_ON_REWRITE,
     WRITERS_FIRST,
     WRITERS_QUIET_TIME,
+    TRANSACTION_TIMEOUT,
     QUOTA,
 )
 """All of them, in the order of the documentation."""

@@ -122,6 +122,9 @@ class Reading:
 class ReadFile:
     """One data file, to be read with its deletes."""
 
+    skipped = 0
+    """Rows that `living` has read and that are nobody's business here, dead or alive."""
+
     def __init__(self, reading: Reading, row: dict[str, Any], portions: list[DeletePortion]) -> None:
         self.row = row
         self.path: str = row["file_path"]
@@ -134,7 +137,7 @@ class ReadFile:
 
     @property
     def asks_keys(self) -> bool:
-        """Whether rows must be compared with deleted keys."""
+        """Whether rows must be looked at to know which are of interest."""
         return bool(self._portions)
 
     @property

@@ -2,97 +2,59 @@
 
 from __future__ import annotations
 
-import io as memory
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
 
 import polars as pl
 
-from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
+from pyarctic.errors import ArcticError
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown
+from pyarctic.iceberg.committing import Change, Committed, Proof
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
-from pyarctic.iceberg.storage import read_bytes, remove_quietly
-from pyarctic.optimizing.history import (
-    CADENCE_EVENTS,
-    KIND,
-    PROCESS,
-    STATEMENTS,
-    WRITERS_WINDOW,
-    recent_statements,
-    writers_activity,
-)
+from pyarctic.optimizing.history import CADENCE_EVENTS, STATEMENTS, WRITERS_WINDOW, recent_statements, writers_activity
+from pyarctic.optimizing.offering import Done, Offering
 from pyarctic.optimizing.plan import Plan
-from pyarctic.optimizing.tasks import Task, TaskResult
+from pyarctic.optimizing.tasks import Task
 from pyarctic.tables import Table
 
-_PATIENCE = 5
-"""Times that a change is offered again when others came first, or when the catalog did not answer."""
-_RUNS_IN_MEMORY = 1_000_000
+_COMMIT_TASKS = 64
+_COMMIT_SECONDS = 60.0
 _GAP_LOOK_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 10.0
 _JUST_NOW_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """A task and what it made."""
-
-    task: Task
-    result: TaskResult
-
-
-@dataclass(kw_only=True)
-class Ledger:
-    """What a run has committed so far."""
-
-    commits: list[Committed] = field(default_factory=list)
-    committed: list[Done] = field(default_factory=list)
-    dropped: list[tuple[Done, str]] = field(default_factory=list)
-    removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
-
-    def add(self, later: Ledger) -> None:
-        """What another round has committed."""
-        self.commits += later.commits
-        self.committed += later.committed
-        self.dropped += later.dropped
-        self.removed_deletes = pl.concat([self.removed_deletes, later.removed_deletes])
-
-
-class Committer:
+class Committer(Offering):
     """Commits the tasks of one plan. Rejected together, they are tried one by one: only those whose files others have
     replaced are lost."""
 
     def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
-        self.ledger = Ledger()
-        self._table = table
-        self._plan = plan
-        self._process_id = process_id
-        self._say = say
-        self._open: dict[int, Done] = {}
-        """Tasks that are done and not settled."""
-        self._in_doubt: set[int] = set()
-        """Those that were offered to the catalog, and nobody knows what became of it."""
+        super().__init__(table, plan, process_id, say)
+        self._merges: list[Done] = []
+        self._converts: list[Done] = []
+        self._last_commit = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
+    def _took(self, done: Done) -> None:
+        if done.task.action == "convert":  # they are committed after merges, which make some of them needless
+            self._converts.append(done)
+            return
+        self._merges.append(done)
+        if len(self._merges) >= _COMMIT_TASKS or time.monotonic() - self._last_commit > _COMMIT_SECONDS:
+            merged, self._merges = self._merges, []
+            self.commit(merged)
+            self._last_commit = time.monotonic()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Remove what did not get into the table; but nothing of which that is not certain."""
-        if kind is not None:
-            useless = [done.result.paths for number, done in self._open.items() if number not in self._in_doubt]
-            maps = {done.result.row_map for done in self._open.values() if done.result.row_map}
-            remove_quietly(self._table.view.io, maps.union(*useless))
+    def fail(self, task: Task) -> None:
+        """Others do not need it."""
 
-    def take(self, done: Done) -> None:
-        """Be responsible for the files of a task from now on."""
-        self._open[done.task.id] = done
+    def finish(self) -> None:
+        self.commit(self._merges)
+        if self._converts:
+            self.commit_converted(self._converts)
+        self.commit_idle()
 
     def commit(self, done: Sequence[Done]) -> None:
         """Merged files. Deletes that hit nothing any more leave with the files they were for."""
@@ -143,15 +105,7 @@ class Committer:
     def _merged(self, done: Sequence[Done], idle: pl.DataFrame) -> Change:
         data = pl.concat([one.task.data.select("file_path") for one in done])
         replaced = self._plan.evaluation.files.join(data, on="file_path", how="semi")
-        results = [one.result for one in done]
-        proof = Proof(
-            rows_in=sum(result.rows_in for result in results),
-            rows_deleted=sum(result.rows_deleted for result in results),
-            rows_out=sum(result.rows_out for result in results),
-            hash_in=_joined([result.hash_in for result in results]),
-            hash_out=_joined([result.hash_out for result in results]),
-        )
-        return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=proof)
+        return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=self._proof(done))
 
     def _converted(self, done: Sequence[Done]) -> Change | None:
         add = [file for one in done for file in one.result.add]
@@ -178,10 +132,6 @@ class Committer:
             snapshot_properties=self._marks(done),
         )
 
-    def _marks(self, done: Sequence[Done]) -> dict[str, str]:
-        kinds = sorted({one.task.kind for one in done}) or ["minor"]
-        return {PROCESS: self._process_id, KIND: ",".join(kinds)}
-
     def _idle(self, done: Sequence[Done]) -> pl.DataFrame:
         """Deletes that hit something until these tasks are in the table. Those that never did are left for a commit of their
         own: what becomes of them must not concern these tasks."""
@@ -207,72 +157,6 @@ class Committer:
         answered = match_deletes(pl.concat([unasked, equality]), decoder.unpartitioned_specs()).unused()
         both = pl.concat([unused.select(FILE_SCHEMA.names()), answered.select(FILE_SCHEMA.names())])
         return both.unique(FILE_IDENTITY, maintain_order=True)
-
-    def _row_map(self, done: Sequence[Done]) -> pl.DataFrame | pl.LazyFrame | None:
-        maps = [self._read_map(one.result.row_map) for one in done if one.result.row_map is not None]
-        if not maps:
-            return None
-        runs = pl.concat(maps)
-        small = runs.select(pl.len()).collect().item() <= _RUNS_IN_MEMORY
-        return runs.collect() if small else runs
-
-    def _read_map(self, path: str) -> pl.LazyFrame:
-        local = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
-        source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
-        return pl.scan_parquet(source)
-
-    def _offered(self, change: Change, done: Sequence[Done]) -> Committed | Conflict | Rejected:
-        """Commit until there is an answer that does not depend on luck. Whatever interrupts it leaves the tasks in doubt."""
-        tasks = {one.task.id for one in done}
-        doubtful: Unknown | None = None
-        for again in range(_PATIENCE):
-            self._in_doubt |= tasks
-            outcome: Outcome
-            try:
-                outcome = self._table.try_commit(change)
-            except ArcticError as error:
-                if doubtful is None:
-                    if isinstance(error, Unavailable):  # nothing was sent; of others that is not certain
-                        self._in_doubt -= tasks
-                    raise
-                outcome = doubtful
-            match outcome:
-                case Unknown():
-                    doubtful = outcome
-                case Committed():
-                    self._in_doubt -= tasks
-                    return outcome
-                case _ if doubtful is None:
-                    self._in_doubt -= tasks
-                    if isinstance(outcome, Rejected):
-                        return outcome
-                case Rejected():  # it was in the table for a while: its snapshot may still be there
-                    break
-            time.sleep(min(0.2 * 2**again, 5))
-        if doubtful is not None:
-            raise OutcomeUnknown(
-                f"the catalog did not answer the commit of snapshot {doubtful.snapshot_id}: {doubtful.reason}",
-                hint="The run was stopped, and nothing was removed. Run it again when the catalog answers.",
-                snapshot_id=doubtful.snapshot_id,
-            )
-        assert isinstance(outcome, Conflict)  # noqa: S101  # all others have returned
-        return outcome
-
-    def _settle(self, done: Sequence[Done], outcome: Committed, change: Change) -> None:
-        ledger, io = self.ledger, self._table.view.io
-        ledger.removed_deletes = pl.concat([ledger.removed_deletes, change.removed_deletes])
-        ledger.commits.append(outcome)
-        ledger.committed += done
-        for one in done:
-            self._open.pop(one.task.id, None)
-        remove_quietly(io, [*outcome.unused_files, *(one.result.row_map for one in done if one.result.row_map)])
-        self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
-
-    def _drop(self, done: Done, reason: str) -> None:
-        self.ledger.dropped.append((done, reason))
-        self._open.pop(done.task.id, None)
-        remove_quietly(self._table.view.io, done.result.paths)
-        self._say(f"task {done.task.id} was dropped: {reason}")
 
     def _between_statements(self, done: Sequence[Done]) -> None:
         """If others change rows in these partitions at the moment, commit right after one of them did: the next statement of
@@ -305,7 +189,3 @@ class Committer:
             return pl.DataFrame(schema=STATEMENTS)
         statements = recent_statements(self._table.view.metadata, self._table.reader(), since)
         return statements.join(partitions, on=PARTITION_KEY, how="semi")
-
-
-def _joined(hashes: Sequence[str | None]) -> str | None:
-    return " ".join(map(str, hashes)) if all(hashes) else None

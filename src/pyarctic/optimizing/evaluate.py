@@ -13,8 +13,11 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
+from pyarctic.optimizing.changes import Changes
 from pyarctic.optimizing.rules import CAUSES, RULES, SHAPE
 from pyarctic.optimizing.settings import Settings
+from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.tree import ROOT
 
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
@@ -30,7 +33,8 @@ class Observation:
 
     table: str
     metadata: TableMetadata
-    snapshot_id: int
+    snapshot_id: int | None
+    """None: the table has none. A keyed one may still have changes."""
     settings: Settings
     matches: DeleteMatches
     """The data files with their deletes."""
@@ -39,6 +43,8 @@ class Observation:
     activity: pl.DataFrame
     """As `history.ACTIVITY`."""
     now: datetime
+    changes: Changes | None = None
+    """Of a keyed table."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,9 +123,13 @@ def _measured_files(observation: Observation) -> pl.DataFrame:
     )
     oldest = observation.times["committed_at"].min()
     came = measured.join(observation.times, on="snapshot_id", how="left", maintain_order="left")
-    return came.with_columns(
+    came = came.with_columns(
         pl.col("committed_at").fill_null(pl.lit(oldest)), pl.col("optimized", "full").fill_null(value=False)
     )
+    changes = observation.changes
+    if changes is not None:
+        came = with_store_facts(came, "base")
+    return came if changes and changes.has_nodes else came.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
 
 
 def _width(kind: str) -> pl.Expr:
@@ -171,17 +181,54 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         oldest_fragment_at=pl.col("committed_at").filter(pl.col("is_fragment") & ~pl.col("optimized")).min(),
         newest_file_at=pl.col("committed_at").max(),
     )
-    ideal = (pl.col("small_bytes") / settings.target_bytes).ceil().cast(pl.Int64)
     current_spec = observation.metadata.default_spec_id
-    with_deletes = grouped.join(_equality_since(observation), on=PARTITION_KEY, how="left", maintain_order="left")
-    with_writers = with_deletes.join(observation.activity, on=PARTITION_KEY, how="left", maintain_order="left")
+    packing = grouped.join(_packing(files, settings), on=PARTITION_KEY, how="left", maintain_order="left")
+    with_deletes = packing.join(_equality_since(observation), on=PARTITION_KEY, how="left", maintain_order="left")
+    dead_share = (pl.col("dead_rows") + pl.col("equality_records")) / pl.col("records")
+    measured = with_deletes.with_columns(
+        excess_files=pl.col("packable_files"), change_files=pl.lit(0), change_bytes=pl.lit(0), delete_ratio=dead_share
+    )
+    if observation.changes is not None:
+        measured = _with_changes(measured, observation.changes)
+    with_writers = measured.join(observation.activity, on=PARTITION_KEY, how="left", maintain_order="left")
     waiting = pl.min_horizontal("oldest_fragment_at", pl.when(pl.col("checked_rows") > 0).then("equality_since"))
     return with_writers.with_columns(
-        excess_files=(pl.col("small_files") - ideal).clip(lower_bound=0),
         expected_position_bytes=pl.col("position_bytes") + _POSITION_BYTES * pl.col("equality_records"),
         waiting_since=pl.max_horizontal("optimized_at", waiting),
         is_current_spec=pl.col("spec_id") == current_spec,
         is_busy=pl.col("busy_until").is_not_null() & pl.lit(settings.writers_first),
+    )
+
+
+def _packing(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
+    """How many files less there could be in each partition. Files of different nodes of the tree stay apart."""
+    size, small = pl.col("file_size_bytes"), pl.col("is_small")
+    ideal = (size.filter(small).sum() / settings.target_bytes).ceil().cast(pl.Int64)
+    of_nodes = files.group_by(*PARTITION_KEY, "node_id").agg(
+        packable_files=(small.sum().cast(pl.Int64) - ideal).clip(lower_bound=0),
+        packable_fragments=(pl.col("is_fragment").sum().cast(pl.Int64) - 1).clip(lower_bound=0),
+    )
+    return of_nodes.group_by(PARTITION_KEY).agg(pl.col("packable_files", "packable_fragments").sum())
+
+
+def _with_changes(base: pl.DataFrame, changes: Changes) -> pl.DataFrame:
+    """A keyed table's partitions. Changes that are not merged are to its rows what equality deletes are to those of other
+    tables: all must be compared with them."""
+    count = pl.col("change_files")
+    counted = base.drop("change_files", "change_bytes")
+    both = changes.measured().join(counted, on=PARTITION_KEY, how="left", maintain_order="left")
+    numbers = [name for name, dtype in counted.schema.items() if dtype.is_numeric() and name not in PARTITION_KEY]
+    both = both.with_columns(pl.col(numbers).fill_null(0))
+    unmerged_share = pl.col("delete_bytes") / (pl.col("data_bytes") + pl.col("insert_bytes"))
+    return both.with_columns(
+        excess_files=pl.col("packable_files") + count,
+        equality_files=count,
+        equality_bytes=pl.col("delete_bytes"),
+        equality_records=pl.col("delete_records"),
+        equality_since=pl.col("changed_since"),
+        checked_rows=pl.when(count > 0).then(pl.col("records") + pl.col("change_records")).otherwise(0),
+        delete_ratio=pl.max_horizontal(unmerged_share, pl.col("dead_rows") / pl.col("records")).fill_nan(0),
+        optimized_at=pl.max_horizontal("optimized_at", "merged_at"),
     )
 
 

@@ -4,46 +4,74 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import polars as pl
+
 from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import PartitionDecoder, match_deletes
+from pyarctic.optimizing.changes import look_at_changes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
-from pyarctic.optimizing.history import WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
+from pyarctic.optimizing.history import ACTIVITY, WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
 from pyarctic.optimizing.settings import Settings
-from pyarctic.tables import Table
+from pyarctic.tables import KeyedTable, Table, layout
+from pyarctic.tables.mergedscan import checked_files
 
 
 def check_kind(table: Table) -> None:
-    """Refuse tables that this room would spoil: their files must stay in their nodes, and changes in their order."""
-    if table.kind == "keyed" or table.store == "change":
+    """Refuse what is no table of its own."""
+    if table.store == "change":
         raise Unsupported(
-            "keyed tables are not optimized yet" if table.kind == "keyed" else "this is the change store of a keyed table",
-            hint="Nothing was changed. Native and unkeyed tables can be optimized.",
+            "this is the change store of a keyed table",
+            hint="Nothing was changed. Optimize the table itself: its changes are merged into Base.",
             table=table.name,
         )
 
 
 def observe(table: Table, now: datetime | None = None) -> Observation | None:
-    """The table as it was loaded; None when it has no snapshot."""
+    """The table as it was loaded; None when there is nothing in it."""
     now = now or datetime.now(UTC)
+    with about(table=table.name):
+        return _observed_keyed(table, now) if isinstance(table, KeyedTable) else _observed(table, now)
+
+
+def _observed(table: Table, now: datetime) -> Observation | None:
     metadata = table.view.metadata
     snapshot = metadata.current_snapshot()
-    with about(table=table.name):
-        settings = Settings.of(metadata.properties)
-        if snapshot is None:
-            return None
-        files = table.file_list
-        matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
-        statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
-        return Observation(
-            table=table.name,
-            metadata=metadata,
-            snapshot_id=snapshot.snapshot_id,
-            settings=settings,
-            matches=matches,
-            times=snapshot_times(metadata),
-            activity=writers_activity(statements, settings.quiet_time, now),
-            now=now,
-        )
+    settings = Settings.of(metadata.properties)
+    if snapshot is None:
+        return None
+    files = table.file_list
+    statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
+    return Observation(
+        table=table.name,
+        metadata=metadata,
+        snapshot_id=snapshot.snapshot_id,
+        settings=settings,
+        matches=match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs()),
+        times=snapshot_times(metadata),
+        activity=writers_activity(statements, settings.quiet_time, now),
+        now=now,
+    )
+
+
+def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
+    """Nobody's statements are looked for: writers of a keyed table append to its change store, and conflict with nothing."""
+    metadata = table.view.metadata
+    nodes = layout.write_mask(metadata.properties, layout.CHANGE_BUCKETS) + 1
+    settings = Settings.of(metadata.properties, nodes)
+    if metadata.current_snapshot() is None and table.change_store.view.metadata.current_snapshot() is None:
+        return None
+    files = checked_files(table.file_list, metadata)
+    return Observation(
+        table=table.name,
+        metadata=metadata,
+        snapshot_id=table.view.snapshot_id,
+        settings=settings,
+        matches=match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs()),
+        times=snapshot_times(metadata),
+        activity=pl.DataFrame(schema=ACTIVITY),
+        now=now,
+        changes=look_at_changes(table, settings, now),
+    )
 
 
 def evaluate_table(table: Table, now: datetime | None = None) -> Evaluation | None:

@@ -8,24 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.deletes import FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, DeleteMatches
-from pyarctic.iceberg.deletes import KINDS as DELETE_KINDS
+from pyarctic.iceberg.deletes import GLOBAL_EQUALITY, PARTITION_KEY
 from pyarctic.optimizing.evaluate import Evaluation, Observation
+from pyarctic.optimizing.keyedplan import KeyedPlan, keyed_plan
 from pyarctic.optimizing.rules import GAINS
+from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
 from pyarctic.optimizing.tasks import Action, Kind, Task
 
-_FOOTER_BYTES = 1024
-_FOOTER_BYTES_A_COLUMN = 150
-"""What a small file is made of beside its rows; a merged one has it once."""
 _CONVERT_ROWS = 20_000_000
 """Rows whose keys one task looks at."""
-_COPY_LEAST_ROWS: dict[Kind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}
-"""Smaller row groups are encoded anew: copied, they would stay small, and readers pay for each. Minor optimizing is about
-fewer files at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +35,8 @@ class Plan:
     ignores_writers: bool
     left_out: int
     """Partitions that need optimizing and did not fit into this plan."""
+    keyed: KeyedPlan | None = None
+    """Of a keyed table: what the tasks of each partition merge together."""
 
     def __bool__(self) -> bool:
         return bool(self.tasks) or self.idle_deletes.height > 0
@@ -62,7 +58,7 @@ class Plan:
         merges, converts = self.tasks_of("merge"), self.tasks_of("convert")
         return {
             "tasks": len(self.tasks),
-            "data_files_in": sum(task.data.height for task in merges),
+            "data_files_in": sum(task.replaced.height for task in merges),
             "data_files_out": sum(expected_files(task) for task in merges),
             "read_bytes": sum(task.input_bytes for task in merges),
             "written_bytes": sum(task.expected_bytes for task in merges),
@@ -111,9 +107,15 @@ def make_plan(
         partitions = partitions.with_columns(is_busy=pl.lit(value=False))
     needy = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
     taken, left_out = _within_limits(needy, observation)
-    files = _marked(evaluation, taken, in_work)
-    merges = _merge_tasks(files.filter("rewrite"), observation)
-    converts = _convert_tasks(files, evaluation, in_work)
+    keyed = None
+    if observation.changes is not None:
+        taken = _undisturbed(taken, evaluation, in_work)
+        keyed = keyed_plan(_chosen(evaluation, taken), taken, observation)
+        merges, converts = list(keyed.tasks), []
+    else:
+        files = _marked(evaluation, taken, in_work)
+        merges = _merge_tasks(files.filter("rewrite"), observation)
+        converts = _convert_tasks(files, evaluation, in_work)
     numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts], first_task)]
     return Plan(
         evaluation=evaluation,
@@ -122,7 +124,18 @@ def make_plan(
         idle_deletes=evaluation.idle_deletes.select(FILE_SCHEMA.names()),
         ignores_writers=ignore_writers,
         left_out=left_out,
+        keyed=keyed,
     )
+
+
+def _undisturbed(taken: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> pl.DataFrame:
+    """The partitions of a keyed table of which no file is in work, and which can be merged. What was merged is known for a
+    partition as a whole, so that its tasks belong together."""
+    changes = evaluation.observation.changes
+    assert changes is not None  # noqa: S101  # of a keyed table
+    both = pl.concat([frame.select(*PARTITION_KEY, "file_path") for frame in (evaluation.files, changes.files)])
+    busy = both.filter(pl.col("file_path").is_in(list(in_work)))
+    return taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
 
 
 def _urgency(observation: Observation) -> pl.Expr:
@@ -135,8 +148,8 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
     """As many partitions as the limits of a plan allow; the first always. Busy ones cost next to nothing."""
     settings = observation.settings
     whole = pl.col("kind") == "full"
-    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise("small_files")
-    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise("small_bytes")
+    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise("small_files") + pl.col("change_files")
+    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise("small_bytes") + pl.col("change_bytes")
     before_files, before_bytes = files.cum_sum() - files, size.cum_sum() - size
     fits = (files.cum_sum() <= settings.plan_files) & (size.cum_sum() <= settings.plan_bytes)
     first = (before_files == 0) & (before_bytes == 0)
@@ -144,15 +157,28 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
     return taken, needy.height - taken.height
 
 
+_HIT = (pl.col("own_dead_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
+"""Whether deletes hit a file."""
+
+
 def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str]) -> pl.DataFrame:
     """The data files of the chosen partitions, with `rewrite`: whether they are written anew."""
+    files = _chosen(evaluation, taken)
+    if in_work:
+        files = files.filter(~pl.col("file_path").is_in(list(in_work)))
+    alone = pl.col("rewrite").sum().over(PARTITION_KEY) < 2
+    kind = pl.col("partition_kind")
+    useless = alone & ~_HIT & (kind != "full")
+    single_fragment = alone & (kind == "minor")
+    return files.with_columns(rewrite=pl.col("rewrite") & ~useless & ~single_fragment & ~pl.col("partition_is_busy"))
+
+
+def _chosen(evaluation: Evaluation, taken: pl.DataFrame) -> pl.DataFrame:
+    """The data files of the chosen partitions, with `rewrite`: whether their size or their deletes ask for it."""
     settings = evaluation.observation.settings
     of_partition = pl.col("kind", "causes", "is_busy", "is_current_spec", "records").name.prefix("partition_")
     chosen = taken.select(*PARTITION_KEY, of_partition)
     files = evaluation.files.join(chosen, on=PARTITION_KEY, maintain_order="left")
-    if in_work:
-        files = files.filter(~pl.col("file_path").is_in(list(in_work)))
-    hit = (pl.col("own_dead_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
     # Which file the deletes of keys and those about a whole partition hit is not known without reading them.
     for_all = pl.col("equality_records") + pl.col("shared_dead_rows")
     dead = pl.col("own_dead_rows") / pl.col("record_count") + for_all / pl.col("partition_records")
@@ -163,7 +189,7 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
         rewrite=pl.when(kind == "full")
         .then(pl.lit(value=True))
         .when(kind == "major")
-        .then(pl.col("is_small") | (worn & hit))
+        .then(pl.col("is_small") | (worn & _HIT))
         .otherwise(pl.col("is_fragment")),
     )
     # What stays must not call for the next round by itself.
@@ -171,33 +197,21 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     rest_dead = (pl.col("own_dead_rows").filter(rest).sum() + for_all.max()).over(PARTITION_KEY)
     rest_rows = pl.col("record_count").filter(rest).sum().over(PARTITION_KEY)
     still_worn = many_deletes & (rest_dead >= settings.major_delete_ratio * rest_rows)
-    files = files.with_columns(rewrite=pl.col("rewrite") | (still_worn & hit))
-    alone = pl.col("rewrite").sum().over(PARTITION_KEY) < 2
-    useless = alone & ~hit & (kind != "full")
-    single_fragment = alone & (kind == "minor")
-    return files.with_columns(rewrite=pl.col("rewrite") & ~useless & ~single_fragment & ~pl.col("partition_is_busy"))
+    return files.with_columns(rewrite=pl.col("rewrite") | (still_worn & _HIT))
 
 
 def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
     if files.is_empty():
         return []
     settings = observation.settings
-    overhead = _footer_bytes(observation.metadata)
-    alive = 1 - (pl.col("own_dead_rows") / pl.col("record_count")).fill_nan(0).clip(0, 1)
-    size = pl.max_horizontal(pl.col("file_size_bytes") - overhead, pl.col("file_size_bytes") / 20) * alive
-    files = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True).with_columns(
-        expected_bytes=size, expected_rows=(pl.col("record_count") - pl.col("own_dead_rows")).clip(lower_bound=0)
-    )
+    ordered = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True)
+    files = weighed(ordered, observation.metadata)
     total = pl.col("expected_bytes").sum().over(PARTITION_KEY)
     before = (pl.col("expected_bytes").cum_sum() - pl.col("expected_bytes")).over(PARTITION_KEY)
     parts = (total / settings.task_bytes).round().clip(lower_bound=1)
     part = (before * parts / total.clip(lower_bound=1)).floor().clip(upper_bound=parts - 1)
     grouped = files.with_columns(part=part.cast(pl.Int64)).partition_by([*PARTITION_KEY, "part"], maintain_order=True)
     return [_merge_task(group, observation) for group in grouped]
-
-
-def _footer_bytes(metadata: TableMetadata) -> int:
-    return _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * len(metadata.schema().field_ids)
 
 
 def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
@@ -212,14 +226,14 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
         action="merge",
         kind=kind,
         partition=PartitionDecoder(metadata).path(first["spec_id"], first["partition"]),
-        files=pl.concat([group.select(FILE_SCHEMA.names()), _deletes_of(group, observation.matches)]),
+        files=pl.concat([group.select(FILE_SCHEMA.names()), deletes_of(group, observation.matches)]),
         spec_id=metadata.default_spec_id,
         partition_key=_destination(first, observation),
         target_bytes=settings.target_bytes,
         expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
-        expected_bytes=int(group["expected_bytes"].sum()) + _footer_bytes(metadata),
+        expected_bytes=int(group["expected_bytes"].sum()) + footer_bytes(metadata),
         sort=sort,
-        copy_least_rows=None if sort else _COPY_LEAST_ROWS[kind],
+        copy_least_rows=None if sort else COPY_LEAST_ROWS[kind],
         reasons=tuple(first["partition_causes"]),
     )
 
@@ -273,35 +287,11 @@ def _convert_task(group: pl.DataFrame, observation: Observation) -> Task:
         action="convert",
         kind="minor",
         partition=path + more,
-        files=pl.concat([group.select(FILE_SCHEMA.names()), _deletes_of(group, observation.matches)]),
+        files=pl.concat([group.select(FILE_SCHEMA.names()), deletes_of(group, observation.matches)]),
         spec_id=first["spec_id"],
         partition_key=first["partition"],
         target_bytes=observation.settings.target_bytes,
         expected_rows=int(group["record_count"].sum()),
         expected_bytes=0,
         reasons=tuple(causes),
-    )
-
-
-def _deletes_of(group: pl.DataFrame, matches: DeleteMatches) -> pl.DataFrame:
-    """The delete files that hit any of these data files."""
-    found: list[pl.DataFrame] = []
-    for kind in DELETE_KINDS:
-        frame = matches.by_kind[kind]
-        hit = group.filter(pl.col(f"{kind}_to") > pl.col(f"{kind}_from"))
-        if hit.is_empty():
-            continue
-        start, end = int(hit[f"{kind}_from"].min()), int(hit[f"{kind}_to"].max())  # type: ignore[arg-type]
-        part = frame.slice(start, end - start)
-        if kind == FILE_SCOPED:
-            part = part.join(group.select("file_path"), left_on="referenced_data_file", right_on="file_path", how="semi")
-        found.append(part)
-    vectors = group["vector"].drop_nulls()
-    if len(vectors):
-        found.append(matches.vectors[vectors.to_list()])
-    columns = FILE_SCHEMA.names()
-    none = pl.DataFrame(schema=FILE_SCHEMA)
-    # A task may span partitions, whose deletes are found more than once.
-    return pl.concat([none, *(part.select(columns) for part in found)]).unique(
-        ["file_path", "content_offset"], maintain_order=True
     )

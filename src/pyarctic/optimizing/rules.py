@@ -22,10 +22,10 @@ SHAPE = ["data_files", "records", "excess_files", "checked_rows", "dead_rows"]
 
 _checked = pl.col("checked_rows") > 0
 _deleted = pl.col("dead_rows") > 0
-_packable = pl.col("excess_files") > 0
+_packable = pl.col("packable_files") > 0
 
 GAINS: dict[Kind, pl.Expr] = {
-    "minor": (pl.col("fragments") >= 2) | _checked,
+    "minor": (pl.col("packable_fragments") > 0) | _checked,
     "major": _packable | _checked | _deleted,
     "full": (
         _checked
@@ -88,23 +88,23 @@ RULES: tuple[Rule, ...] = (
         name="small-files",
         kind="minor",
         unit="files",
-        doc="fragments and equality delete files",
+        doc="fragments, equality delete files, changes that are not merged",
         measured=pl.col("fragments") + pl.col("equality_files"),
-        threshold=lambda settings: settings.minor_file_count,
+        threshold=lambda settings: settings.minor_file_count * settings.write_nodes,
     ),
     Rule(
         name="equality-delete-size",
         kind="minor",
         unit="bytes",
-        doc="size of equality deletes",
+        doc="size of equality deletes, or of deletes that are not merged",
         measured=pl.col("equality_bytes"),
-        threshold=lambda settings: settings.minor_delete_bytes,
+        threshold=lambda settings: settings.minor_delete_bytes * settings.write_nodes,
     ),
     Rule(
         name="minor-interval",
         kind="minor",
         unit="seconds",
-        doc="how long fragments or equality deletes have waited",
+        doc="how long fragments, equality deletes or changes have waited",
         measured=pl.lit(None, pl.Float64),
         threshold=lambda settings: _seconds(settings.minor_interval),
         since=pl.col("waiting_since"),
@@ -113,10 +113,12 @@ RULES: tuple[Rule, ...] = (
         name="delete-ratio",
         kind="major",
         unit="ratio",
-        doc="deleted rows to all rows",
-        measured=(pl.col("dead_rows") + pl.col("equality_records")) / pl.col("records"),
+        doc="deleted rows to all rows; size of deletes that are not merged to all data",
+        measured=pl.col("delete_ratio"),
         threshold=lambda settings: settings.major_delete_ratio,
-        besides=lambda settings: pl.col("position_bytes") + pl.col("equality_bytes") >= settings.major_delete_lowest_bytes,
+        besides=lambda settings: (
+            pl.col("position_bytes") + pl.col("equality_bytes") >= settings.major_delete_lowest_bytes * settings.write_nodes
+        ),
     ),
     Rule(
         name="undersized-total",

@@ -19,11 +19,14 @@ from pyarctic.iceberg.filelist import IS_VECTOR
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.pruning import prune_partitions
-from pyarctic.optimizing.commits import Committer, Done, Ledger
+from pyarctic.iceberg.writing.newfile import random_id
+from pyarctic.optimizing.commits import Committer
 from pyarctic.optimizing.engines import Engine
 from pyarctic.optimizing.evaluate import Evaluation
 from pyarctic.optimizing.explain import Explanation, explain_plan, nothing_to_explain
+from pyarctic.optimizing.keyedcommits import KeyedCommitter
 from pyarctic.optimizing.observe import check_kind, evaluate_table
+from pyarctic.optimizing.offering import Done, Ledger, Offering
 from pyarctic.optimizing.plan import Plan, make_plan
 from pyarctic.optimizing.report import Amounts, Health, Report
 from pyarctic.optimizing.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, job_metadata
@@ -32,8 +35,6 @@ from pyarctic.tables import Table
 KindChoice = Literal["auto", "minor", "major", "full"]
 MEMORY_BYTES = 512 << 20
 """What one task may use."""
-_COMMIT_TASKS = 64
-_COMMIT_SECONDS = 60.0
 
 
 class Watcher(Protocol):
@@ -87,7 +88,7 @@ def _partitions_of(evaluation: Evaluation, where: str) -> pl.DataFrame:
     metadata = evaluation.observation.metadata
     schema = metadata.schema()
     condition = conditions.understood(schema, where)
-    return prune_partitions(evaluation.files, metadata, conditions.with_null_parents(schema), condition).select(
+    return prune_partitions(evaluation.partitions, metadata, conditions.with_null_parents(schema), condition).select(
         "spec_id", "partition"
     )
 
@@ -141,51 +142,45 @@ class _Run:
         return self._report(plans, ledger)
 
     def _execute(self, plan: Plan) -> Ledger:
-        committer = Committer(self._table, plan, self._process_id, self._watcher.said)
+        kind = Committer if plan.keyed is None else KeyedCommitter
+        committer = kind(self._table, plan, self._process_id, self._watcher.said)
         with committer:
             self._work(plan, committer)
         return committer.ledger
 
-    def _work(self, plan: Plan, committer: Committer) -> None:
+    def _work(self, plan: Plan, committer: Offering) -> None:
         job = self._job(plan)
         by_id = {task.id: task for task in plan.tasks}
-        merged: list[Done] = []
-        converted: list[Done] = []
-        last_commit = time.monotonic()
         # The longest work first: what is left at the end is short. Conversions are committed after merges anyway.
         merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
         tasks = [*merges, *plan.tasks_of("convert")]
         with closing(self._engine.run(job, self._table.view.io, tasks, self._watcher.progress)) as outcomes:
             for outcome in outcomes:
+                task = by_id[outcome.task]
                 if isinstance(outcome, TaskFailure):
-                    outcome = replace(outcome, partition=by_id[outcome.task].partition)
+                    outcome = replace(outcome, partition=task.partition)
                     self._tally.failures.append(outcome)
                     self._watcher.ended(outcome.task, outcome)
+                    committer.fail(task)
                     continue
-                done = Done(task=by_id[outcome.task], result=outcome)
-                committer.take(done)
                 self._watcher.ended(outcome.task, None)
                 self._tally.cpu_seconds += outcome.cpu_seconds
                 self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
-                (merged if done.task.action == "merge" else converted).append(done)
-                if len(merged) >= _COMMIT_TASKS or (merged and time.monotonic() - last_commit > _COMMIT_SECONDS):
-                    committer.commit(merged)
-                    merged, last_commit = [], time.monotonic()
-        committer.commit(merged)
-        if converted:
-            committer.commit_converted(converted)
-        committer.commit_idle()
+                committer.take(Done(task=task, result=outcome))
+        committer.finish()
 
     def _job(self, plan: Plan) -> Job:
         metadata = plan.observation.metadata
-        snapshot = metadata.snapshot_by_id(plan.observation.snapshot_id)
-        assert snapshot is not None  # noqa: S101  # the plan was made of it
+        keyed = plan.keyed is not None
+        snapshot = metadata.snapshot_by_id(plan.observation.snapshot_id) if plan.observation.snapshot_id else None
+        # Rewritten files keep the number they were planned at, so that later equality deletes reach them. Base has none.
+        takes_new = keyed or isinstance(metadata, TableMetadataV1) or snapshot is None
         return Job(
-            id=str(uuid.uuid4()),
+            id=str(random_id()) if keyed else str(uuid.uuid4()),
             table=self._table.name,
             metadata=job_metadata(metadata),
-            snapshot_id=snapshot.snapshot_id,
-            sequence_number=None if isinstance(metadata, TableMetadataV1) else snapshot.sequence_number or 0,
+            snapshot_id=plan.observation.snapshot_id,
+            sequence_number=None if takes_new or snapshot is None else snapshot.sequence_number or 0,
             memory_bytes=self._options.memory_bytes,
             verify=self._options.verify,
         )
@@ -197,7 +192,7 @@ class _Run:
             after = evaluate_table(self._table.refresh()) or before
         added = [file for one in ledger.committed for file in one.result.add]
         merges = [one for one in ledger.committed if one.task.action == "merge"]
-        replaced = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *(one.task.data for one in merges)])
+        replaced = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *(one.task.replaced for one in merges)]).unique("file_path")
         deletes = ledger.removed_deletes
         decoder = PartitionDecoder(last.observation.metadata)
         tasks = [task for plan in plans for task in plan.tasks]

@@ -36,9 +36,12 @@ class Settings:
     sort: bool
     writers_first: bool
     quiet_time: timedelta
+    transaction_timeout: timedelta
+    write_nodes: int = 1
+    """Nodes of the tree that a keyed table's changes are written to. Thresholds of single nodes count so many times."""
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> Self:
+    def of(cls, properties: Mapping[str, str], write_nodes: int = 1) -> Self:
         target = registry.TARGET_SIZE.of(properties) or positive_property(
             properties, "write.target-file-size-bytes", 128 << 20
         )
@@ -61,4 +64,6 @@ class Settings:
             sort=registry.SORT_ON_REWRITE.of(properties),
             writers_first=registry.WRITERS_FIRST.of(properties),
             quiet_time=registry.WRITERS_QUIET_TIME.of(properties),
+            transaction_timeout=registry.TRANSACTION_TIMEOUT.of(properties),
+            write_nodes=write_nodes,
         )

@@ -23,7 +23,7 @@ Action = Literal["merge", "convert"]
 
 _LEFT_OUT = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
 """Of a file list; a task does not need them."""
-_KEPT_PROPERTIES = ("write.", "schema.name-mapping.")
+_KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +49,8 @@ class Task:
     copy_least_rows: int | None = None
     """Row groups of at least so many rows are copied undecoded if nothing in them changes; None: all are encoded anew."""
     reasons: tuple[str, ...] = ()
+    keyed: KeyedTask | None = None
+    """What is more to it in a keyed table."""
 
     @property
     def data(self) -> pl.DataFrame:
@@ -59,21 +61,67 @@ class Task:
         return self.files.filter(~IS_DATA)
 
     @property
+    def replaced(self) -> pl.DataFrame:
+        """The data files whose rows are written anew."""
+        if self.action != "merge":
+            return self.data.clear()
+        return self.data if self.keyed is None else self.data.filter(~pl.col("file_path").is_in(list(self.keyed.kept)))
+
+    @property
     def input_bytes(self) -> int:
-        return int(self.data["file_size_bytes"].sum())
+        """Of all rows that are read."""
+        inserted = 0 if self.keyed is None else int(self.keyed.changes["file_size_bytes"].sum())
+        return int(self.data["file_size_bytes"].sum()) + inserted
 
     def to_json(self) -> dict[str, Any]:
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "files"}
-        listed = self.files.drop(_LEFT_OUT, strict=False).write_json()
-        return values | {"reasons": list(self.reasons), "files": json.loads(listed)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        keyed = None if self.keyed is None else self.keyed.to_json()
+        return values | {"reasons": list(self.reasons), "files": _listed(self.files), "keyed": keyed}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        listed = pl.read_json(io.BytesIO(json.dumps(document["files"]).encode()), schema=_WIRE_FILES)
-        files = listed.with_columns(pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _LEFT_OUT)
+        keyed = document["keyed"]
         return cls(
-            **{**document, "files": files.select(FILE_SCHEMA.names()), "reasons": tuple(document["reasons"])},
+            **{
+                **document,
+                "files": _read(document["files"]),
+                "reasons": tuple(document["reasons"]),
+                "keyed": None if keyed is None else KeyedTask.from_json(keyed),
+            },
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeyedTask:
+    """Changes of a keyed table that are merged into one node of its tree. The task's data files are those of Base that may
+    share keys with them, or are to be written anew."""
+
+    node_id: int
+    """Rows of this node are written. Of files that hold others as well, the others are skipped."""
+    changes: pl.DataFrame
+    """Rows of the file list of the change store."""
+    kept: tuple[str, ...]
+    """Data files that stay: of their rows that are dead by now the positions are written."""
+    transaction_id: int
+    """That of the new files: no row in them comes later."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"changes": _listed(self.changes), "kept": list(self.kept)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**{**document, "changes": _read(document["changes"]), "kept": tuple(document["kept"])})
+
+
+def _listed(files: pl.DataFrame) -> Any:
+    return json.loads(files.drop(_LEFT_OUT, strict=False).write_json())
+
+
+def _read(listed: Any) -> pl.DataFrame:
+    files = pl.read_json(io.BytesIO(json.dumps(listed).encode()), schema=_WIRE_FILES)
+    missing = [pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _LEFT_OUT]
+    return files.with_columns(missing).select(FILE_SCHEMA.names())
 
 
 _WIRE_FILES = pl.Schema({name: kind for name, kind in FILE_SCHEMA.items() if name not in _LEFT_OUT})
@@ -87,9 +135,9 @@ class Job:
     table: str
     metadata: TableMetadata
     """Without snapshots, and of the properties only those that say how files are written and read."""
-    snapshot_id: int
+    snapshot_id: int | None
     sequence_number: int | None
-    """The one that rewritten files take; version 1 has none."""
+    """The one that rewritten files take; without one they take that of their commit."""
     memory_bytes: int
     verify: bool = False
     """Compare the content of what is read with what was written, by hash."""
@@ -124,8 +172,12 @@ class TaskResult:
     rows_in: int
     rows_deleted: int
     rows_out: int
+    rows_brought: int = 0
+    """Of the rows in: those that came from the change store."""
     copied_rows: int = 0
     """Of the rows out: those that were copied undecoded."""
+    restated: tuple[str, ...] = ()
+    """Data files that stay, and of which all dead rows are named by new position deletes."""
     hash_in: str | None = None
     hash_out: str | None = None
     row_map: str | None = None
@@ -152,7 +204,8 @@ class TaskResult:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         decoder = PartitionDecoder(metadata)
-        return cls(**{**document, "add": tuple(file_from_json(file, decoder) for file in document["add"])})
+        files = tuple(file_from_json(file, decoder) for file in document["add"])
+        return cls(**{**document, "add": files, "restated": tuple(document["restated"])})
 
 
 @dataclass(frozen=True, kw_only=True)

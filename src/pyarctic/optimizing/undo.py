@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from pyarctic.errors import NotFound, Rejected, about
 from pyarctic.iceberg import snapshot_by_id
 from pyarctic.optimizing.history import PROCESS, is_ours
 from pyarctic.optimizing.observe import check_kind
-from pyarctic.tables import Table
+from pyarctic.tables import KeyedTable, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,26 @@ def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
             snapshots=tuple(snapshot.snapshot_id for snapshot in leaving),
             dry_run=dry_run,
         )
+        if isinstance(table, KeyedTable):
+            _require_changes(table, leaving[-1])
         if not dry_run:
             table.roll_back(target.snapshot_id)
         return done
+
+
+def _require_changes(table: KeyedTable, first: Snapshot) -> None:
+    """Base as it was needs the changes that were merged since. They are there if nothing has left the change store."""
+    metadata = table.change_store.view.metadata
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None and snapshot.timestamp_ms >= first.timestamp_ms:
+        appends = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
+        parent = snapshot.parent_snapshot_id
+        snapshot = metadata.snapshot_by_id(parent) if parent is not None and appends else None
+        if not appends or (parent is not None and snapshot is None):
+            raise Rejected(
+                "changes that the run merged may have been cleaned since",
+                hint="It cannot be taken back any more. Rows are the same before and after optimizing.",
+            )
 
 
 def _last_run(lineage: list[Snapshot]) -> list[Snapshot]:

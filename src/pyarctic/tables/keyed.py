@@ -27,10 +27,10 @@ from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
 from pyarctic.tables.mergedstate import merged_sequences
 from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.timetravel import chosen_snapshot, is_by
+from pyarctic.tables.transactions import BEGUN
 from pyarctic.tables.writes import BaseWrite, ChangeWrite, Write
 
 STORES = ("merged", "base", "change")
-_TRANSACTION_BEGUN = "tx.begin.signature"
 _UPSERT_ENABLED = "write.upsert.enabled"
 
 
@@ -201,7 +201,7 @@ class KeyedTable(Table):
 
     def _begin(self) -> int:
         """Begin a transaction; gives its id."""
-        committed = self.change_store._append(empty=True, snapshot_properties={_TRANSACTION_BEGUN: ""})
+        committed = self.change_store._append(empty=True, snapshot_properties={BEGUN: ""})
         snapshot = snapshot_by_id(committed.metadata, committed.snapshot_id or 0)
         return snapshot.sequence_number or 0
 

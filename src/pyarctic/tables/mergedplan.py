@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from pyiceberg.io import FileIO
 from pyiceberg.types import NestedField
 
+from pyarctic.iceberg.filelist import FileList
 from pyarctic.iceberg.pruning import bound_from_bytes
 from pyarctic.tables.storefiles import StorePaths
 from pyarctic.tables.tree import disjoint_roots, root_above
@@ -31,7 +33,7 @@ class Group:
     words: pl.DataFrame
     """All files of the change store that count, whether their rows are wanted or not."""
     base_words: pl.DataFrame
-    """Base files that know of later transactions than some of the inserts: a row of theirs wins over such an insert."""
+    """Files of Base that count as well."""
 
     @property
     def data_bytes(self) -> int:
@@ -50,11 +52,17 @@ class Group:
         for number in numbers.unique(maintain_order=True):
             yield replace(self, base=self.base.filter(of_base == number), inserts=self.inserts.filter(of_inserts == number))
 
-    @property
-    def has_rivals(self) -> bool:
-        """Whether two writers inserted rows in one transaction; only then may two last words be equal."""
-        writers = self.words.filter(pl.col("kind") != "ED").group_by("transaction_id").agg(pl.col("writer").n_unique())
-        return bool((writers["writer"] > 1).any())
+
+def has_rivals(words: pl.DataFrame) -> bool:
+    """Whether two writers inserted rows in one transaction; only then may two last words be equal."""
+    writers = words.filter(pl.col("kind") != "ED").group_by("transaction_id").agg(pl.col("writer").n_unique())
+    return bool((writers["writer"] > 1).any())
+
+
+def base_words(base: pl.DataFrame, inserts: pl.DataFrame) -> pl.DataFrame:
+    """The base files that know of later transactions than some of the inserts: a row of theirs wins over such an insert."""
+    first = inserts["transaction_id"].min()
+    return base.filter(pl.col("transaction_id") >= first) if first is not None else base.clear()
 
 
 def unmerged(changes: pl.DataFrame, paths: StorePaths, merged: Mapping[str, int]) -> pl.DataFrame:
@@ -99,11 +107,20 @@ def _divided(files: pl.DataFrame, first_key: NestedField) -> pl.DataFrame:
     if not roots:
         return files.with_columns(root=pl.lit(None, pl.Int64), component=pl.lit(None, pl.Int64))
     files = files.join(pl.concat(roots), on=[*PARTITION, "node_id"], how="left", maintain_order="left")
-    return files.with_columns(component=pl.lit(0, pl.Int64)).pipe(_by_key_ranges, first_key)
+    return files.with_columns(component=pl.lit(0, pl.Int64)).pipe(by_key_ranges, first_key)
 
 
-def _by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
-    """Number the runs of files whose key ranges hang together. A file whose range is not known may reach anywhere."""
+def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, field: NestedField) -> pl.DataFrame:
+    """Data files of a list with the bounds of a key column, as `lower_<id>` and `upper_<id>`."""
+    names = [f"lower_{field.field_id}", f"upper_{field.field_id}"]
+    if data.is_empty():
+        return data.with_columns(pl.lit(None, pl.Binary).alias(name) for name in names)
+    return files.with_metrics(io, data, [field.field_id]).select(*data.columns, *names)
+
+
+def by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
+    """Number the runs of files of one `root` whose key ranges hang together, as `component`. A file whose range is not known
+    may reach anywhere."""
     lower, upper = (bound_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
     if lower is None or upper is None:
         return files
@@ -119,14 +136,11 @@ def _by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
 def _group(files: pl.DataFrame) -> Group:
     of_base, of_change = pl.col("store") == "base", pl.col("store") == "change"
     inserts = of_change & (pl.col("kind") != "ED")
-    words = files.filter(of_change)
-    first = files.filter(inserts)["transaction_id"].min()
-    knows_later = of_base & (pl.col("transaction_id") >= first) if first is not None else pl.lit(value=False)
     return Group(
         base=files.filter(of_base & pl.col("wanted")),
         inserts=files.filter(inserts & pl.col("wanted")),
-        words=words,
-        base_words=files.filter(knows_later),
+        words=files.filter(of_change),
+        base_words=base_words(files.filter(of_base), files.filter(inserts)),
     )
 
 

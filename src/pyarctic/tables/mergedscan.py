@@ -6,35 +6,31 @@ first; then every row is asked whether a later word of its key exists.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import NestedField
 
 from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import DeleteMatches, FileList, PartitionDecoder, TableView, conditions, match_deletes
-from pyarctic.iceberg.datafiles import Piece
-from pyarctic.iceberg.deletefiles import EqualityDeletes, KeyColumns, Mask, PositionDeletes
+from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
 from pyarctic.iceberg.manifests import EQUALITY_DELETES
 from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.pruning import prune_by_metrics, prune_partitions
 from pyarctic.iceberg.reading import ReadFile, Reading, newest_first
 from pyarctic.iceberg.scan import Asked, wanted_fields
-from pyarctic.tables import layout
-from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
-from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
-from pyarctic.tables.mergedplan import Group, groups, ranked, unmerged
+from pyarctic.tables.changefiles import ChangeFile
+from pyarctic.tables.judging import BaseFile, InsertFile, Judged, PrimaryKey, judge
+from pyarctic.tables.lastwords import Words
+from pyarctic.tables.mergedplan import Group, groups, has_rivals, ranked, unmerged, with_key_ranges
 from pyarctic.tables.mergedstate import merged_sequences
 from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.tree import ROOT
@@ -69,10 +65,7 @@ class MergedScan:
         self.wanted = wanted_fields(schema, columns, extra={})
         self.condition = conditions.understood(schema, where)
         self.memory_bytes = memory_bytes
-        metadata = base.view.metadata
-        ids = layout.key_ids(metadata)
-        self._key_fields = tuple(metadata.schema().find_field(field_id) for field_id in ids)
-        self._keys = KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], base.view.name)
+        self._key = PrimaryKey.of(base.view.metadata, base.view.name)
 
     def __repr__(self) -> str:
         where = "" if self.condition == conditions.ALL else f" where {self.condition}"
@@ -136,17 +129,9 @@ class MergedScan:
             base, change = ranked(self._base_files(), self._change_files())
             if change.height:
                 base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
-                if self._was_widened:
+                if self._key.was_widened(self._base.view.metadata, self._change.view.metadata):
                     base, change = (files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64)) for files in (base, change))
-            return groups(base, change, self._key_fields)
-
-    @property
-    def _was_widened(self) -> bool:
-        """Whether another engine made a key of ints one of longs. Negative ones have another hash since then, so that nodes
-        do not tell which files may share a key."""
-        stores = (self._base.view.metadata, self._change.view.metadata)
-        kinds = {(f.field_id, type(f.field_type)) for metadata in stores for s in metadata.schemas for f in s.fields}
-        return any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self._key_fields)
+            return groups(base, change, self._key.fields)
 
     def _base_files(self) -> pl.DataFrame:
         data = with_store_facts(self._base_store.all.numbered(), "base")
@@ -174,11 +159,7 @@ class MergedScan:
 
     def _with_ranges(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
         """With the range of the first key column."""
-        first = self._key_fields[0].field_id
-        names = [f"lower_{first}", f"upper_{first}"]
-        if data.is_empty():
-            return data.with_columns(pl.lit(None, pl.Binary).alias(name) for name in names)
-        return state.files.with_metrics(state.view.io, data, [first]).select(*data.columns, *names)
+        return with_key_ranges(data, state.files, state.view.io, self._key.fields[0])
 
     @cached_property
     def _asked(self) -> Asked:
@@ -198,26 +179,37 @@ class MergedScan:
     @contextmanager
     def _opened(self, group: Group) -> Iterator[Iterator[ReadFile]]:
         """The files of a group, ready to be read."""
-        found: Iterator[_BaseFile | _InsertFile] = chain(
-            (_BaseFile(self._base_store.wanted, row, self._keys) for row in group.base.iter_rows(named=True)),
-            (_InsertFile(self._change_store.wanted, row, self._keys) for row in group.inserts.iter_rows(named=True)),
+        found: Iterator[Judged] = chain(
+            (BaseFile(self._base_store.wanted, row, self._key) for row in group.base.iter_rows(named=True)),
+            (InsertFile(self._change_store.wanted, row, self._key) for row in group.inserts.iter_rows(named=True)),
         )
         if group.words.is_empty() or not group.data_bytes:
             yield found  # one by one: without changes a group may be a whole table
             return
+        speakers = chain(
+            (InsertFile(self._change_store.all, row, self._key) for row in group.words.iter_rows(named=True)),
+            (BaseFile(self._base_store.all, row, self._key) for row in group.base_words.iter_rows(named=True)),
+        )
         files = list(found)
-        with Words(self.memory_bytes, group.word_rows, check_ties=group.has_rivals) as words:
-            for row in group.words.iter_rows(named=True):
-                _hear(_InsertFile(self._change_store.all, row, self._keys), words)
-            for row in group.base_words.iter_rows(named=True):
-                _hear(_BaseFile(self._base_store.all, row, self._keys), words)
-            if words.spilled:
-                _judge(files, words)
-            else:
-                index = words.index()
-                for file in files:
-                    file.words = index
+        with Words(self.memory_bytes, group.word_rows, check_ties=has_rivals(group.words)) as words:
+            judge(files, speakers, words)
             yield iter(files)
+
+
+def checked_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
+    """The files of a store; refuses what the format does not know."""
+    frame = files.frame()
+    if frame.filter(pl.col("content") == EQUALITY_DELETES).height:
+        raise Unsupported(
+            "a store of the table has equality deletes, which its format does not know",
+            hint="They were put there by another engine. Roll its commit back.",
+        )
+    if frame.filter(pl.col("spec_id") != metadata.default_spec_id).height:
+        raise Unsupported(
+            "a store of the table has files of another partition spec than its own",
+            hint="Keys are unique within a partition. Roll the commit back that brought them.",
+        )
+    return frame
 
 
 class _Store:
@@ -225,17 +217,7 @@ class _Store:
 
     def __init__(self, state: StoreState, asked: Asked, memory_bytes: int) -> None:
         metadata, io = state.view.metadata, state.view.io
-        files = state.files.frame()
-        if files.filter(pl.col("content") == EQUALITY_DELETES).height:
-            raise Unsupported(
-                "a store of the table has equality deletes, which its format does not know",
-                hint="They were put there by another engine. Roll its commit back.",
-            )
-        if files.filter(pl.col("spec_id") != metadata.default_spec_id).height:
-            raise Unsupported(
-                "a store of the table has files of another partition spec than its own",
-                hint="Keys are unique within a partition. Roll the commit back that brought them.",
-            )
+        files = checked_files(state.files, metadata)
         self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
         positions = PositionDeletes(io, memory_bytes // 4)
         equality = EqualityDeletes(io, newest_first(metadata), memory_bytes // 4)
@@ -243,75 +225,3 @@ class _Store:
         """Row groups without any row that fits the condition are left out."""
         self.all = Reading(metadata, io, self.matches, positions, equality)
         """Words count whether their rows fit the condition or not."""
-
-
-class _Judged(ReadFile, ABC):
-    """A file whose rows live only if they are the last word of their key."""
-
-    words: LastWords | None = None
-    keys: KeyColumns
-    mark_fields: tuple[NestedField, ...] = ()
-
-    @abstractmethod
-    def marks(self, piece: Piece) -> int | Marks:
-        """The marks of some rows, or the one that all of them have."""
-
-    def key_frames(self) -> Iterator[tuple[Piece, Mask | None, pl.DataFrame]]:
-        """Key columns piece by piece, with the rows that no delete file hits."""
-        for piece, alive in super().living((*self.keys.fields, *self.mark_fields)):
-            yield piece, alive, self.keys.frame(piece, self.constants)
-
-    @property
-    def has_buried(self) -> bool:
-        return super().has_buried or self.words is not None
-
-    def living(
-        self, fields: Sequence[NestedField], *, dictionaries: bool = False, row_groups: Collection[int] | None = None
-    ) -> Iterator[tuple[Piece, Mask | None]]:
-        if self.words is None:
-            yield from super().living(fields, dictionaries=dictionaries, row_groups=row_groups)
-            return
-        read = (*fields, *self.keys.fields, *self.mark_fields)
-        for piece, alive in super().living(read, dictionaries=dictionaries, row_groups=row_groups):
-            dead = self.words.dead(self.keys.frame(piece, self.constants), self.marks(piece))
-            if dead.any():
-                alive = ~dead if alive is None else alive & ~dead
-            yield piece, alive
-
-
-class _BaseFile(_Judged):
-    def __init__(self, reading: Reading, row: dict[str, Any], keys: KeyColumns) -> None:
-        super().__init__(reading, row, [])
-        self.keys = keys
-        self._mark = base_mark(row["rank"])
-
-    def marks(self, piece: Piece) -> int | Marks:  # noqa: ARG002  # all rows have the same
-        return self._mark
-
-
-class _InsertFile(ChangeFile, _Judged):
-    mark_fields = (FILE_OFFSET,)
-
-    def __init__(self, reading: Reading, row: dict[str, Any], keys: KeyColumns) -> None:
-        super().__init__(reading, row)
-        self.keys = keys
-        self._rank: int = row["rank"]
-
-    def marks(self, piece: Piece) -> int | Marks:
-        return change_marks(self._rank, self.offsets(piece), inserts=self.inserts)
-
-
-def _hear(file: _Judged, words: Words) -> None:
-    for piece, alive, keys in file.key_frames():
-        marks = file.marks(piece)
-        own = np.full(keys.height, marks) if isinstance(marks, int) else marks
-        words.add(*((keys, own) if alive is None else (keys.filter(alive), own[alive])))
-
-
-def _judge(files: Sequence[_Judged], words: Words) -> None:
-    """For words beyond the memory budget: the dead rows of every file are found by its key columns, before it is read."""
-    for number, file in enumerate(files):
-        for piece, _, keys in file.key_frames():
-            words.ask(number, piece.position, keys, file.marks(piece))
-    for number, positions in words.verdicts():
-        files[number].bury_rows(positions)

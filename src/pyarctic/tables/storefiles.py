@@ -113,7 +113,7 @@ def _encoded(text: str) -> str:
 class StoreFileNames(FileNames):
     """Names of one writer's files. All of them carry its operation id, so that what a lost writer left can be found."""
 
-    def __init__(self, task: int = 0, attempt: int = 0, operation: int | None = None) -> None:
+    def __init__(self, task: int = 0, attempt: int = 0, operation: int | str | None = None) -> None:
         self.operation = random_id() if operation is None else operation
         super().__init__(task, attempt, str(self.operation))
         self._writer = f"{task:05d}-{attempt}-{self.operation}"

@@ -27,6 +27,7 @@ from pyarctic.tables.distribution import Answer, FileWriter
 from pyarctic.tables.mergedstate import SUMMARY, write_merged
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.transactions import COMMITTED
 
 if TYPE_CHECKING:
     from pyarctic.tables.handle import Table
@@ -222,7 +223,7 @@ class BaseWrite(Write):
             alone=True,
             empty=not files and removed.is_empty(),
             once=note.once,
-            snapshot_properties={**note.summary, **SUMMARY, "txId": str(transaction_id)},
+            snapshot_properties={**note.summary, **SUMMARY, COMMITTED: str(transaction_id)},
         )
         return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
 

@@ -155,7 +155,7 @@ def test_eight_mebibytes_are_enough(lake: Catalog) -> None:
 
 def with_groups(lake: Catalog, version: int, monkeypatch: pytest.MonkeyPatch) -> HealedTable:
     """Four files of 1,000 rows in row groups of 200, which are copied if nothing changes in them."""
-    monkeypatch.setattr(plan, "_COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 200))
+    monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 200))
     table = HealedTable(lake, "db.t", Random(5))
     table.create(version, "whole", "none", QUIET | {"write.parquet.row-group-limit": "200"})
     for _ in range(4):
@@ -333,7 +333,7 @@ def test_broken_inputs(
     lake: Catalog, tmp_path: Path, spoil: str, code: str, copying: bool, kind: KindChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if copying:
-        monkeypatch.setattr(plan, "_COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
+        monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table, name = damaged(lake, tmp_path / "t", spoil)
     before = on_disk(table._loaded)
     report = heal_any(table, kind)
@@ -346,7 +346,7 @@ def test_broken_inputs(
 
 def test_broken_pages_are_copied_unless_verified(lake: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copying does not decode: what was damaged stays damaged. `verify` reads it, and tells."""
-    monkeypatch.setattr(plan, "_COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
+    monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table, name = damaged(lake, tmp_path / "t", "pages")
     before = on_disk(table._loaded)
     report = heal_any(table, "full", verify=True)

@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic import config
-from pyarctic.optimizing import KindChoice, Options, Report, optimize_table, plan, run
+from pyarctic.optimizing import KindChoice, Options, Report, commits, optimize_table, plan
 from tests.healedtable import SORTS, SPECS, HealedTable
 from tests.healing import InProcessEngine, Onlooker, heal
 from tests.wholeness import leftovers, missing, untrue_totals
@@ -159,8 +159,8 @@ def play(table: HealedTable, version: int) -> None:
 def test_healing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, numbers = lake
     table = HealedTable(catalog, f"n.t{next(numbers)}", Random(seed))
-    monkeypatch.setattr(plan, "_COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))
-    monkeypatch.setattr(run, "_COMMIT_TASKS", table.random.choice([1, 2, 64]))
+    monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))
+    monkeypatch.setattr(commits, "_COMMIT_TASKS", table.random.choice([1, 2, 64]))
     try:
         play(table, version)
     finally:

@@ -64,7 +64,7 @@ def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, m
         note(history.step())
     history.table.metadata["properties"] |= data.draw(properties())
     history.table.register()
-    monkeypatch.setattr(planning, "_COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
+    monkeypatch.setattr(planning, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table = pyarctic.table(f"spec.{name}")
     rows, before = Counter(map(repr, history.rows())), past(table)
     assert Counter(repr(row) for row in table.scan().to_arrow().to_pylist()) == rows

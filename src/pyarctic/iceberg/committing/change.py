@@ -78,7 +78,9 @@ class Change:
     """As ROW_MAP_SCHEMA. With it, deletes that arrive during a rewrite are moved over to the new files. A lazy one is for
     maps of files, and larger than memory: only its counts are checked."""
     alone: bool = False
-    """Only if nobody committed to the branch since `start`."""
+    """Only if nobody committed to the branch since `start`, or since `looked_at`."""
+    looked_at: int | None = None
+    """A later snapshot than `start`, on which whoever makes the change found that it still fits."""
     empty: bool = False
     """A snapshot without files, which takes a sequence number and does nothing else."""
     once: Once | None = None
@@ -115,7 +117,8 @@ class Change:
         elif self.converts:
             raise UsageError("a change that converts deletes keeps all rows: rewrites=True")
         if self.row_map is not None:
-            _check_row_map(self.row_map, self.removed_data, self.added_data)
+            brought = self.proof.rows_brought if self.proof else 0
+            _check_row_map(self.row_map, self.removed_data, self.added_data, brought)
 
     def _take_listed_files(self) -> None:
         """Keep of the files to remove what a file list says of them."""
@@ -284,8 +287,11 @@ def _refuse_twice(what: str, names: Iterable[Any]) -> None:
         seen.add(name)
 
 
-def _check_row_map(row_map: pl.DataFrame | pl.LazyFrame, removed: pl.DataFrame, added: Sequence[NewFile]) -> None:
-    """Every row of a new file comes from one row of a replaced file; a delete would be lost otherwise."""
+def _check_row_map(
+    row_map: pl.DataFrame | pl.LazyFrame, removed: pl.DataFrame, added: Sequence[NewFile], brought: int
+) -> None:
+    """Every row of a new file comes from one row of a replaced file, but for those that were brought from elsewhere. A
+    delete would be lost otherwise."""
     schema = row_map.collect_schema()
     if dict(schema) != dict(ROW_MAP_SCHEMA):
         raise UsageError(f"row map has the columns {schema}", hint=f"It needs {ROW_MAP_SCHEMA}.")
@@ -300,7 +306,9 @@ def _check_row_map(row_map: pl.DataFrame | pl.LazyFrame, removed: pl.DataFrame, 
     counted = dict(pairs.group_by("target").agg(pl.col("length").sum()).iter_rows())
     expected = {file.path: file.record_count for file in added}
     for path in counted.keys() | expected.keys():
-        if counted.get(path, 0) != expected.get(path):
+        lacking = expected.get(path, -1) - counted.get(path, 0)
+        brought -= lacking
+        if lacking < 0 or brought < 0:
             has = f"has {expected[path]}" if path in expected else "is not added"
             raise UsageError(f"row map leads {counted.get(path, 0)} rows to a file that {has}: {path}", file=path)
     if isinstance(row_map, pl.LazyFrame):

@@ -199,9 +199,10 @@ def _check_undeletes(
 
 
 def check_positions_kept(change: Change, state: TableState) -> None:
-    """A rewrite may drop position deletes and vectors only if every row they delete stays deleted, or leaves."""
+    """A change that proves to keep all rows may drop position deletes and vectors only if every row they delete stays
+    deleted, or leaves."""
     leaving = change.removed_deletes.filter(pl.col("content") == POSITION_DELETES)
-    if not change.rewrites or leaving.is_empty():
+    if not (change.rewrites or change.proof) or leaving.is_empty():
         return
     staying_data = state.data(set(leaving["spec_id"])).join(change.removed_data, on="file_path", how="anti")
     positions = PositionDeletes(state.reader.io, _MEMORY)

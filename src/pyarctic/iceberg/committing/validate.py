@@ -33,8 +33,9 @@ def check_fits(change: Change, state: TableState) -> None:
             "Nothing is missing. Go on with the next one.",
         )
     head = state.parent.snapshot_id if state.parent else None
-    if change.alone and head != change.start:
-        raise Refusal("moved", f"somebody committed snapshot {head} after {change.start}", PLAN_ANEW, snapshot_id=head or 0)
+    expected = change.start if change.looked_at is None else change.looked_at
+    if change.alone and head != expected:
+        raise Refusal("moved", f"somebody committed snapshot {head} after {expected}", PLAN_ANEW, snapshot_id=head or 0)
     if state.parent is None and state.branch != MAIN_BRANCH:
         raise Refusal(
             "mismatch", f"the table has no snapshot from which branch {state.branch!r} could begin", "Fill it first."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -122,6 +122,21 @@ class ParquetSchema:
             encoded_orders=None if orders[0] is None or orders[1] is None else orders[0] + orders[1],
         )
 
+    def without_last(self) -> ParquetSchema:
+        """These columns but for the last one, which must not be nested."""
+        *_, last = _starts(self.encoded_elements, self.elements)
+        if _children(self.encoded_elements, read_struct(self.encoded_elements, last)[0]) or self.columns < 2:
+            raise NotCopyable("its last column cannot be left out")
+        orders = self.encoded_orders
+        return replace(
+            self,
+            columns=self.columns - 1,
+            elements=self.elements - 1,
+            encoded_elements=self.encoded_elements[:last],
+            leaves=max(self.leaves - 1, 0),
+            encoded_orders=None if orders is None else orders[: _starts(orders, self.leaves)[-1]],
+        )
+
     def encoded(self) -> bytes:
         others = [part for part in self.root if part[0] != _NUM_CHILDREN]
         root = sorted([*others, (_NUM_CHILDREN, I32, encode_number(self.columns))])
@@ -137,7 +152,23 @@ class Footer:
     """Encoded, those that may be kept."""
     codecs: frozenset[str]
 
+    def without_last(self) -> Footer:
+        """The file as if it did not have its last column."""
+        groups = [
+            replace(
+                group,
+                compressed_bytes=group.compressed_bytes - (group.chunks[-1].end - group.chunks[-1].start),
+                sorting=None,
+                chunks=group.chunks[:-1],
+            )
+            for group in self.groups
+        ]
+        kept = tuple(pair for pair in self.key_values if key_of(pair) != ICEBERG_SCHEMA)
+        return replace(self, schema=self.schema.without_last(), groups=tuple(groups), key_values=kept)
 
+
+ICEBERG_SCHEMA = b"iceberg.schema"
+"""Tells all columns, and is wrong when some come or go."""
 _NAME_OF_ELEMENT, _NUM_CHILDREN, _FIELD_ID = 4, 5, 9
 
 
@@ -297,6 +328,15 @@ def _orders(data: bytes, position: int) -> tuple[tuple[int, bytes], int]:
     for _ in range(count):
         position = skip(data, position, STRUCT)
     return (count, data[start:position]), position
+
+
+def _starts(data: bytes, count: int) -> list[int]:
+    """Where each of some structs begins, one behind the other."""
+    found, position = [], 0
+    for _ in range(count):
+        found.append(position)
+        position = skip(data, position, STRUCT)
+    return found
 
 
 @lru_cache(maxsize=64)

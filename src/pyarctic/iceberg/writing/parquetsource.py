@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -84,6 +85,15 @@ class ParquetSource:
     @property
     def codecs(self) -> frozenset[str]:
         return self._footer.codecs
+
+    def without_last(self, field_id: int) -> Self:
+        """The same file, its last column left out if it has this id."""
+        if not self.schema.fields or self.schema.fields[-1][1] != field_id:
+            return self
+        less = copy(self)
+        with nonsense_told(self.path):
+            less._footer = self._footer.without_last()
+        return less
 
     def fits(self, other: ParquetSource) -> bool:
         """Can row groups of both stand in one file?"""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyarctic._version import __version__
-from pyarctic.iceberg.writing.parquetfooter import Chunk, NotCopyable, ParquetSchema, RowGroup, key_of
+from pyarctic.iceberg.writing.parquetfooter import ICEBERG_SCHEMA, Chunk, NotCopyable, ParquetSchema, RowGroup, key_of
 from pyarctic.iceberg.writing.parquetsource import MAGIC, ParquetSource, Range, nonsense_told
 from pyarctic.iceberg.writing.thriftspans import (
     BINARY,
@@ -156,7 +156,7 @@ class RowGroupWriter:
         if beside is not None:
             with nonsense_told(source.path):
                 schema = schema.beside(beside.schema)
-            key_values = tuple(pair for pair in key_values if key_of(pair) != _ICEBERG_SCHEMA)
+            key_values = tuple(pair for pair in key_values if key_of(pair) != ICEBERG_SCHEMA)
         if self._schema is None:
             return schema, key_values
         if schema != self._schema:
@@ -180,10 +180,6 @@ class RowGroupWriter:
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
         self._position += len(data)
-
-
-_ICEBERG_SCHEMA = b"iceberg.schema"
-"""It lacks the columns that are put beside; of others it is as true as it was."""
 
 
 def _move(parts: Sequence[_Part], groups: Sequence[RowGroup], position: int) -> tuple[_Moved, int]:

@@ -6,7 +6,7 @@ A copied row group keeps its size, its codec and its statistics. It costs a hund
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +24,9 @@ from pyarctic.iceberg.writing.parquet import ParquetSettings, described_data_fil
 from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH
 from pyarctic.iceberg.writing.rowgroups import NotCopyable, ParquetSchema, ParquetSource, RowGroupWriter
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
-from pyarctic.optimizing.kernel.rowmap import RunLog
+from pyarctic.optimizing.kernel.rowmap import NOWHERE, RunLog
+from pyarctic.optimizing.kernel.sources import RowCount, Sources
+from pyarctic.tables.changefiles import FILE_OFFSET
 
 _LOOKED_AT = 3
 """Files whose footers decide whether copying is worth a try."""
@@ -35,14 +37,22 @@ _WORTHWHILE = 0.5
 class Copier:
     """Writes the data files of one task, copying what it can."""
 
-    def __init__(self, attempt: Attempt, log: RunLog, fields: Sequence[NestedField], numbers: dict[str, int]) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        sources: Sources,
+        log: RunLog,
+        fields: Sequence[NestedField],
+        numbers: Mapping[str, int],
+    ) -> None:
         self._attempt = attempt
+        self._sources = sources
         self._log = log
         self._fields = fields
         self._numbers = numbers
         self._own_fields = attempt.job.metadata.schema().fields
         self._output = _Output(attempt, fields)
-        self.rows_in = 0
+        self.count = RowCount()
         self.copied_rows = 0
 
     def __enter__(self) -> Self:
@@ -54,12 +64,11 @@ class Copier:
 
     def is_worthwhile(self) -> bool:
         """Whether most rows can be expected to be copied, by the first footers and the deletes there are."""
-        task = self._attempt.task
-        if task.copy_least_rows is None or (task.data["file_format"] != "PARQUET").any():
+        listed = self._sources.listed
+        if self._attempt.task.copy_least_rows is None or (listed["file_format"] != "PARQUET").any():
             return False
-        matches = self._attempt.matches
-        untouched = matches.data.filter(~matches.has_deletes)
-        if int(untouched["record_count"].sum()) < _WORTHWHILE * int(task.data["record_count"].sum()):
+        untouched = self._sources.untouched()
+        if int(untouched["record_count"].sum()) < _WORTHWHILE * int(listed["record_count"].sum()):
             return False
         for path in untouched["file_path"].head(_LOOKED_AT):
             with opened(self._attempt.bench.io, path) as stream:
@@ -69,33 +78,37 @@ class Copier:
         return True
 
     def run(self) -> list[NewFile]:
-        for file in self._attempt.reading().files():
+        for file in self._sources.files():
             with opened(self._attempt.bench.io, file.path) as stream:
-                self._take(file, _source(stream, file.path))
+                rows = self._take(file, _source(stream, file.path))
+            self.count.add(file, rows, is_replaced=file.path in self._numbers)
             self._attempt.progress(file.row["record_count"], file.row["file_size_bytes"])
         return self._output.finish()
 
-    def _take(self, file: ReadFile, source: ParquetSource | None) -> None:
+    def _take(self, file: ReadFile, source: ParquetSource | None) -> int:
+        """Gives the number of rows that were read."""
         refuse_encrypted(file.path, file.row["key_metadata_bytes"])
-        if source is None or file.asks_keys:
-            self._encode(file, None)
-            return
-        dead = file.dead_positions()
+        if source is None or file.asks_keys or not self._copyable(source, set()):
+            return self._encode(file, None)
+        dead = file.all_dead_positions()
         starts = list(accumulate((group.rows for group in source.groups), initial=0))
         touched = {int(place) for place in np.searchsorted(starts, dead, side="right") - 1} if len(dead) else set()
         copyable = self._copyable(source, touched)
+        number = self._numbers.get(file.path, NOWHERE)
+        rows = 0
         for first, group in enumerate(source.groups):
             if first not in copyable:
-                self._encode(file, [first])
+                rows += self._encode(file, [first])
                 continue
             try:
                 self._output.copy(source, first, self._lineage(file, starts[first], group.rows))
             except NotCopyable:  # noticed before anything was written
-                self._encode(file, [first])
+                rows += self._encode(file, [first])
                 continue
-            self._log.add_piece(self._numbers[file.path], starts[first], group.rows, None)
-            self.rows_in += group.rows
+            self._log.add_piece(number, starts[first], group.rows, None)
+            rows += group.rows
             self.copied_rows += group.rows
+        return rows
 
     def _copyable(self, source: ParquetSource, touched: set[int]) -> set[int]:
         if source.schema != self._output.schema_of(self._own_fields):
@@ -108,12 +121,14 @@ class Copier:
             if group.rows >= least and group.compressed_bytes <= most and number not in touched
         }
 
-    def _encode(self, file: ReadFile, row_groups: list[int] | None) -> None:
+    def _encode(self, file: ReadFile, row_groups: list[int] | None) -> int:
+        read = 0
         for piece, alive in file.living(self._fields, row_groups=row_groups):
             rows = file.projected(piece, self._fields)
-            self._log.add_piece(self._numbers[file.path], piece.position, rows.num_rows, alive)
+            self._log.add_piece(self._numbers.get(file.path, NOWHERE), piece.position, rows.num_rows, alive)
             self._output.encode(rows if alive is None else kept(rows, alive))
-            self.rows_in += piece.batch.num_rows
+            read += piece.batch.num_rows
+        return read
 
     def _lineage(self, file: ReadFile, start: int, rows: int) -> ParquetSource | None:
         """The ids of copied rows, which they had by their place in the old file, as columns of their own."""
@@ -128,7 +143,8 @@ class Copier:
 
 def _source(stream: Any, path: str) -> ParquetSource | None:
     try:
-        return ParquetSource.open(stream, path)
+        # The offsets of changes are not part of the rows.
+        return ParquetSource.open(stream, path).without_last(FILE_OFFSET.field_id)
     except NotCopyable:
         return None
 
@@ -152,7 +168,7 @@ class _Output:
         self.settings = ParquetSettings.of(attempt.job.metadata.properties)
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
         self._rolling = Rolling(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
-        self._row_bytes = task.input_bytes / max(int(task.data["record_count"].sum()), 1)
+        self._row_bytes = max(task.expected_bytes / max(task.expected_rows, 1), 0.001)
         self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // SHARE)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0

@@ -16,6 +16,7 @@ from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID, Reading, newest_first
 from pyarctic.iceberg.writing import FileNames, Target
 from pyarctic.optimizing.tasks import Job, Progress, Task
+from pyarctic.tables.storefiles import StoreFileNames, StoreTarget
 
 Listener = Callable[[Progress], None]
 SHARE = 4
@@ -63,7 +64,8 @@ class Attempt:
     bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.names = FileNames(self.task.id, self.number, self.bench.job.id)
+        named = FileNames if self.task.keyed is None else StoreFileNames
+        self.names = named(self.task.id, self.number, self.bench.job.id)
 
     @property
     def job(self) -> Job:
@@ -90,14 +92,16 @@ class Attempt:
             values: tuple[object, ...] = (None,) * len(self.job.metadata.specs()[spec].fields)
         else:
             values = self.bench.decoder.values(spec, chosen)
-        return Target(
-            metadata=self.job.metadata,
-            io=self.bench.io,
-            spec_id=spec,
-            partition=values,
-            names=self.names,
-            own_folder=task.partition_key is not None and task.action == "merge",
-        )
+        place: dict[str, Any] = {
+            "metadata": self.job.metadata,
+            "io": self.bench.io,
+            "spec_id": spec,
+            "partition": values,
+            "names": self.names,
+        }
+        if task.keyed is not None:
+            return StoreTarget(**place, node_id=task.keyed.node_id, kind="B", transaction_id=task.keyed.transaction_id)
+        return Target(**place, own_folder=task.partition_key is not None and task.action == "merge")
 
     def progress(self, rows: int, size: int) -> None:
         self.rows += rows

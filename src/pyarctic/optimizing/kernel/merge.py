@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.transforms import IdentityTransform
 
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.deletefiles import Mask
@@ -24,34 +26,38 @@ from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, f
 from pyarctic.optimizing.kernel.copying import Copier
 from pyarctic.optimizing.kernel.encoding import worthy_columns
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
+from pyarctic.optimizing.kernel.keyed import KeyedFiles
 from pyarctic.optimizing.kernel.ordering import Key, Sorter, sampled
-from pyarctic.optimizing.kernel.rowmap import RunLog
+from pyarctic.optimizing.kernel.rowmap import NOWHERE, RunLog
+from pyarctic.optimizing.kernel.sources import OwnFiles, RowCount, Sources
 from pyarctic.optimizing.tasks import TaskResult
+from pyarctic.tables import layout
 
 _SOURCE, _POSITION, _PARTITION = "\0source", "\0position", "\0partition"
 """Columns that travel with rows that are sorted; no column of a table has such a name."""
 
 
 def merge(attempt: Attempt) -> TaskResult:
-    """Write the living rows of a task's data files into new ones."""
-    with _Merge(attempt) as work:
+    """Write the living rows of a task's files into new ones."""
+    keyed = attempt.task.keyed
+    with OwnFiles(attempt) if keyed is None else KeyedFiles(attempt, keyed) as sources, _Merge(attempt, sources) as work:
         work.run()
         return work.result()
 
 
 class _Merge:
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, sources: Sources) -> None:
         job, task = attempt.job, attempt.task
         self._attempt = attempt
+        self._sources = sources
         self._fields = (*job.metadata.schema().fields, *attempt.bench.lineage)
         self._names = [field.name for field in self._fields]
-        self._sources = task.data["file_path"].to_list()
-        self._number = {path: number for number, path in enumerate(self._sources)}
-        self._sort_fields = list(job.metadata.sort_order().fields) if task.sort else []
+        self._number = {path: number for number, path in enumerate(sources.paths)}
+        self._sort_fields = _sort_fields(job.metadata) if task.sort else []
         self._log = RunLog()
         self._outputs = _Outputs(attempt)
         self._hash_in = ContentHash() if job.verify else None
-        self._rows_in = 0
+        self._count = RowCount()
         self._copied_rows = 0
         self._partitions: dict[str, tuple[int, tuple[Any, ...]]] = {}
         """Partitions in order of appearance. By their key as text: 0.0 and -0.0 are equal, and not the same partition."""
@@ -69,7 +75,7 @@ class _Merge:
         return bool(self._sort_fields) or self._attempt.task.partition_key is None
 
     def _dictionaries(self) -> list[str] | None:
-        parquet = self._attempt.task.data.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
+        parquet = self._sources.listed.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
         mapping = self._attempt.job.metadata.name_mapping()
         return worthy_columns(self._attempt.bench.io, parquet, mapping, file_schema(self._fields))
 
@@ -88,32 +94,33 @@ class _Merge:
 
     def _run_copying(self) -> bool:
         """Copy what need not be decoded, if that is most of it."""
-        with Copier(self._attempt, self._log, self._fields, self._number) as copier:
+        with Copier(self._attempt, self._sources, self._log, self._fields, self._number) as copier:
             if not copier.is_worthwhile():
                 return False
             self._outputs.take(copier.run())
-            self._rows_in, self._copied_rows = copier.rows_in, copier.copied_rows
         if self._hash_in is not None:
             for _ in self._living():
                 pass
-            self._rows_in = copier.rows_in
+        self._count, self._copied_rows = copier.count, copier.copied_rows
         return True
 
     def _living(self) -> Iterator[tuple[int, int, pa.RecordBatch, Mask | None]]:
         """Number of the file, position of the piece, its living rows, and which of its rows live."""
         encoded = not self._must_sort and self._hash_in is None
-        for file in self._attempt.reading().files():
-            number = self._number[file.path]
+        for file in self._sources.files():
+            number = self._number.get(file.path, NOWHERE)
             share = file.row["file_size_bytes"] / max(file.row["record_count"], 1)
+            read = 0
             for piece, alive in file.living(self._fields, dictionaries=encoded):
                 rows = file.projected(piece, self._fields)
                 if alive is not None:
                     rows = kept(rows, alive)
-                self._rows_in += piece.batch.num_rows
+                read += piece.batch.num_rows
                 if self._hash_in is not None:
                     self._hash_in.add(rows)
                 self._attempt.progress(piece.batch.num_rows, int(share * piece.batch.num_rows))
                 yield number, piece.position, rows, alive
+            self._count.add(file, read, is_replaced=number != NOWHERE)
 
     def _run_sorted(self) -> None:
         keys = [_key(number, field) for number, field in enumerate(self._sort_fields)]
@@ -166,7 +173,7 @@ class _Merge:
         else:
             asked = {self._sort_fields[0].source_id}
         fields = [field for field in schema.fields if asked & set(type(schema)(field).field_ids)]
-        parts = [self._sampled(file, fields) for file in self._attempt.reading().bare_files()]
+        parts = [self._sampled(file, fields) for file in self._sources.bare_files()]
         return pl.concat([part for part in parts if part is not None])
 
     def _sampled(self, file: ReadFile, fields: list[Any]) -> pl.Series | None:
@@ -194,16 +201,22 @@ class _Merge:
             self._outputs.write(rows.slice(start, end - start))
 
     def result(self) -> TaskResult:
-        files = self._outputs.finish()
-        row_map = self._log.save(self._attempt.target(), self._sources, files)
+        files = list(self._outputs.finish())
+        deletes: list[NewFile] = []
+        for delete in self._sources.deletes():
+            deletes.append(delete)
+            self._outputs.take([delete])  # to be removed with them, if the task fails
+        row_map = self._log.save(self._attempt.target(), self._sources.paths, files)
         rows_out = sum(file.record_count for file in files)
         return TaskResult(
             task=self._attempt.task.id,
             attempt=self._attempt.number,
-            add=tuple(replace(file, data_sequence_number=self._attempt.job.sequence_number) for file in files),
-            rows_in=self._rows_in,
-            rows_deleted=self._rows_in - self._log.rows,
+            add=(*(replace(file, data_sequence_number=self._attempt.job.sequence_number) for file in files), *deletes),
+            rows_in=self._count.rows,
+            rows_deleted=self._count.rows - self._log.rows,
             rows_out=rows_out,
+            rows_brought=self._count.brought,
+            restated=tuple(self._sources.restated),
             copied_rows=self._copied_rows,
             hash_in=self._hash_in.text() if self._hash_in else None,
             hash_out=self._hash_of(files) if self._hash_in else None,
@@ -273,6 +286,12 @@ class _Outputs:
         if self._writer is not None:
             self._writer.abort()
         remove_quietly(self._attempt.bench.io, [file.path for file in self._done])
+
+
+def _sort_fields(metadata: TableMetadata) -> list[SortField]:
+    """The table's sort order; a table with a key and without one is sorted by its key."""
+    keys = [SortField(source_id=field_id, transform=IdentityTransform()) for field_id in layout.key_ids(metadata)]
+    return list(metadata.sort_order().fields) or keys
 
 
 def _key_of(place: Target) -> str:

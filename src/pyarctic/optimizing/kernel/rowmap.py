@@ -24,6 +24,8 @@ from pyarctic.iceberg.writing import NewFile, Target
 ROW_MAP_SUFFIX = "-rowmap.parquet"
 _RUN = np.dtype([("position", np.int64), ("length", np.int64), ("source", np.int32)])
 _CHUNK_RUNS = 1 << 20
+NOWHERE = -1
+"""The number of the source of rows that were in none of the replaced files."""
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
     [
@@ -44,7 +46,7 @@ class RunLog:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(dir=spill_dir(), prefix="arctic-runs-")  # noqa: SIM115  # closed by __exit__
-        self._count = 0
+        self._is_empty = True
         self.rows = 0
 
     def __enter__(self) -> Self:
@@ -75,12 +77,12 @@ class RunLog:
         runs = np.empty(len(sources), _RUN)
         runs["source"], runs["position"], runs["length"] = sources, positions, lengths
         self._file.write(runs.tobytes())
-        self._count += len(runs)
+        self._is_empty = self._is_empty and bool((runs["source"] == NOWHERE).all())
         self.rows += int(runs["length"].sum())
 
     def save(self, target: Target, sources: Sequence[str], files: Sequence[NewFile]) -> str | None:
         """Write the row map of a task that read `sources` and wrote `files`, in this order; gives its path."""
-        if not self._count:
+        if self._is_empty:
             return None
         path = target.new_path(ROW_MAP_SUFFIX)
         ends = np.cumsum([file.record_count for file in files])
@@ -116,9 +118,9 @@ def _divided(runs: Runs, at: int, names: list[pa.Array], ends: Integers) -> pa.T
     run = np.searchsorted(begins, starts, side="right") - 1
     file = np.searchsorted(ends, starts, side="right")
     file_begins = np.concatenate([[0], ends])[file]
-    return pa.Table.from_arrays(
+    table = pa.Table.from_arrays(
         [
-            pa.DictionaryArray.from_arrays(pa.array(runs["source"][run]), names[0]),
+            pa.DictionaryArray.from_arrays(pa.array(np.maximum(runs["source"][run], 0)), names[0]),
             pa.array(runs["position"][run] + starts - begins[run]),
             pa.array(np.diff(np.concatenate([starts, [stop]]))),
             pa.DictionaryArray.from_arrays(pa.array(file.astype(np.int32)), names[1]),
@@ -126,3 +128,5 @@ def _divided(runs: Runs, at: int, names: list[pa.Array], ends: Integers) -> pa.T
         ],
         schema=_SCHEMA,
     )
+    brought = runs["source"][run] == NOWHERE
+    return table.filter(pa.array(~brought)) if brought.any() else table

@@ -1,0 +1,125 @@
+"""The files of a keyed table's task: changes are merged into the rows of Base, one row per key, by the rule of scans.
+
+Rows of files that are written anew come first, then inserted ones; all that are not the last word of their key are left out.
+Of files that stay, the positions of such rows are written, together with those that were dead already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import chain
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import polars as pl
+
+from pyarctic.iceberg.deletes import PARTITION_SCOPED
+from pyarctic.iceberg.reading import ReadFile, TableView
+from pyarctic.iceberg.writing import NewFile, write_position_deletes
+from pyarctic.optimizing.kernel.inputs import Attempt
+from pyarctic.optimizing.tasks import KeyedTask
+from pyarctic.tables.changefiles import change_reading
+from pyarctic.tables.judging import BaseFile, InsertFile, Judged, PrimaryKey, judge
+from pyarctic.tables.lastwords import Words
+from pyarctic.tables.mergedplan import base_words, has_rivals, ranked
+from pyarctic.tables.storefiles import StoreTarget, with_changes, with_store_facts
+from pyarctic.tables.tree import Node
+
+
+class KeyedFiles:
+    """Files of both stores, their rows judged together."""
+
+    def __init__(self, attempt: Attempt, keyed: KeyedTask) -> None:
+        job = attempt.job
+        self._attempt = attempt
+        self._node = Node.of_id(keyed.node_id)
+        self._key = PrimaryKey.of(job.metadata, job.table)
+        self._base_reading = attempt.reading()
+        view = TableView(name=job.table, metadata=job.metadata, io=attempt.bench.io)
+        self._change_reading = change_reading(view, keyed.changes)
+        base = with_store_facts(self._base_reading.numbered(), "base")
+        base, self._changes = ranked(base, with_changes(self._change_reading.numbered()))
+        is_kept = pl.col("file_path").is_in(list(keyed.kept))
+        self._base, self._replaced, self._kept = base, base.filter(~is_kept), base.filter(is_kept)
+        self._inserts = self._changes.filter(pl.col("kind") != "ED")
+        self.listed = pl.concat([self._replaced, self._inserts], how="diagonal")
+        self.paths: list[str] = self._replaced["file_path"].to_list()
+        self.restated: list[str] = []
+        later = base_words(base, self._inserts)
+        rows = int(self._changes["record_count"].sum()) + int(later["record_count"].sum())
+        self._words = Words(job.memory_bytes, rows, check_ties=has_rivals(self._changes))
+        self._speakers = chain(self._of_changes(self._changes), self._of_base(later))
+
+    def __enter__(self) -> Self:
+        if self._changes.height:
+            try:
+                judge([*self._written, *self._staying], self._speakers, self._words)
+            except BaseException as error:
+                self._words.__exit__(type(error), error, None)
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._words.__exit__(kind, error, trace)
+
+    @cached_property
+    def _written(self) -> list[Judged]:
+        return [*self._of_base(self._replaced), *self._of_changes(self._inserts)]
+
+    @cached_property
+    def _staying(self) -> list[Judged]:
+        return list(self._of_base(self._kept))
+
+    def _of_base(self, files: pl.DataFrame) -> Iterator[Judged]:
+        for row in files.iter_rows(named=True):
+            yield BaseFile(self._base_reading, row, self._key, self._own_part(row["node_id"]))
+
+    def _of_changes(self, files: pl.DataFrame) -> Iterator[Judged]:
+        for row in files.iter_rows(named=True):
+            yield InsertFile(self._change_reading, row, self._key, self._own_part(row["node_id"]))
+
+    def _own_part(self, node_id: int) -> Node | None:
+        """The task's node, if a file holds rows of others as well."""
+        return None if Node.of_id(node_id).is_within(self._node) else self._node
+
+    def files(self) -> Iterator[ReadFile]:
+        return iter(self._written)
+
+    def bare_files(self) -> Iterator[ReadFile]:
+        return chain(self._of_base(self._replaced), self._of_changes(self._inserts))
+
+    def untouched(self) -> pl.DataFrame:
+        """Changes may hit any row, or none; that is seen when they are asked."""
+        return self.listed
+
+    def deletes(self) -> Iterator[NewFile]:
+        """Each about one data file: then it can be replaced by the next, and leaves together with its file."""
+        for file in self._staying:
+            everything = file.all_dead_positions()
+            known = file.named_positions()
+            new = np.setdiff1d(everything, known, assume_unique=True)
+            self._attempt.progress(0, 0)
+            # What others know of the same file would have to be told by all of them.
+            is_own = file.node is None
+            shares = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
+            if not len(new) and not (is_own and shares and len(known)):
+                continue
+            if is_own:
+                self.restated.append(file.path)
+            yield write_position_deletes(self._target(file), {file.path: everything if is_own else new})
+
+    def _target(self, file: Judged) -> StoreTarget:
+        place = self._attempt.target()
+        assert isinstance(place, StoreTarget)  # noqa: S101  # of a keyed table
+        return StoreTarget(
+            metadata=place.metadata,
+            io=place.io,
+            spec_id=place.spec_id,
+            partition=place.partition,
+            names=place.names,
+            node_id=file.row["node_id"],
+            kind="PD",
+            transaction_id=place.transaction_id,
+        )

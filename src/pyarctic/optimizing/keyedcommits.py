@@ -1,0 +1,195 @@
+"""Finished tasks of a keyed table into Base: all of a partition together, with how far it is merged then.
+
+Readers take changes beyond that number from the change store, and all others from Base. So either all tasks of a partition
+are in Base, or none is. Partitions do not wait for each other, and none is lost because of another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
+from pyarctic.iceberg.committing import Change, Committed, Rejected
+from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
+from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.optimizing.offering import Done, Offering
+from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.tasks import Task
+from pyarctic.tables import Table
+from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
+
+_ATTEMPTS = 20
+"""Times that a change is made anew because others have committed to Base: other partitions of it, mostly."""
+_COMMIT_SECONDS = 60.0
+Partition = tuple[int, str]
+
+
+@dataclass(kw_only=True)
+class _Part:
+    """The tasks of one partition."""
+
+    key: Partition
+    path: str
+    merged: int
+    sequence: int | None
+    """How far it was merged and will be; None: it has no changes to merge."""
+    waiting: set[int] = field(default_factory=set)
+    done: list[Done] = field(default_factory=list)
+    failed: str | None = None
+
+
+class KeyedCommitter(Offering):
+    """Commits partitions whose tasks are all done."""
+
+    def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
+        super().__init__(table, plan, process_id, say)
+        self._parts = _parts_of(plan)
+        self._ready: list[_Part] = []
+        self._last_commit = time.monotonic()
+
+    def _took(self, done: Done) -> None:
+        part = self._part_of(done.task)
+        part.waiting.discard(done.task.id)
+        if part.failed is not None:
+            self._drop(done, part.failed)
+            return
+        part.done.append(done)
+        if not part.waiting:
+            self._ready.append(part)
+        if self._ready and time.monotonic() - self._last_commit > _COMMIT_SECONDS:
+            self._commit_ready()
+
+    def fail(self, task: Task) -> None:
+        """The partition stays as it is."""
+        part = self._part_of(task)
+        part.waiting.discard(task.id)
+        part.failed = f"task {task.id} of the same partition failed"
+        for done in part.done:
+            self._drop(done, part.failed)
+        part.done.clear()
+
+    def finish(self) -> None:
+        self._commit_ready()
+        idle = self._plan.idle_deletes
+        if idle.height:
+            change = Change(
+                start=self._plan.observation.snapshot_id, remove=idle, rewrites=True, snapshot_properties=self._marks([])
+            )
+            outcome = self._offered(change, [])
+            if isinstance(outcome, Committed):
+                self._settle([], outcome, change)
+
+    def _part_of(self, task: Task) -> _Part:
+        return self._parts[_partition(task)]
+
+    def _commit_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        self._commit(ready)
+        self._last_commit = time.monotonic()
+
+    def _commit(self, parts: Sequence[_Part]) -> None:
+        """What fits the table as it is by now. Refused together, partitions are tried one by one."""
+        reason = "others kept committing first"
+        for _ in range(_ATTEMPTS):
+            self._table.refresh()
+            parts = self._still_true(parts)
+            if not parts:
+                return
+            done = [one for part in parts for one in part.done]
+            change = self._change(parts, done)
+            outcome = self._offered(change, done)
+            if isinstance(outcome, Committed):
+                self._settle(done, outcome, change)
+                return
+            remove_quietly(self._table.view.io, [file.statistics_path for file in change.statistics])
+            if not (isinstance(outcome, Rejected) and outcome.code == "moved"):
+                reason = outcome.reason
+                break
+        if len(parts) > 1:
+            for part in parts:
+                self._commit([part])
+            return
+        for one in parts[0].done:
+            self._drop(one, reason)
+
+    def _still_true(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Those whose partitions are as the plan knew them: merged as far, and without new rows in Base that do not know of
+        the changes. Deletes that have arrived do no harm: they are moved over to the new files."""
+        view = self._table.view
+        if view.snapshot_id == self._plan.observation.snapshot_id:
+            return list(parts)
+        merged = merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
+        data = self._table.file_list.frame().filter(IS_DATA)
+        new = data.join(self._plan.evaluation.files, on="file_path", how="anti").select(PARTITION_KEY)
+        touched = {(spec_id, key) for spec_id, key in new.iter_rows()}
+        fitting: list[_Part] = []
+        for part in parts:
+            reason = None
+            if part.sequence is not None and merged.get(part.path, -1) != part.merged:
+                reason = "its changes were merged or overwritten by others meanwhile"
+            elif part.sequence is not None and part.key in touched:
+                reason = "others have put rows into its Base meanwhile"
+            if reason is None:
+                fitting.append(part)
+            for one in part.done if reason else ():
+                self._drop(one, reason or "")
+        return fitting
+
+    def _change(self, parts: Sequence[_Part], done: Sequence[Done]) -> Change:
+        view = self._table.view
+        merged = {part.path: part.sequence for part in parts if part.sequence is not None}
+        add = tuple(file for one in done for file in one.result.add)
+        remove = pl.concat([self._replaced(done), self._superseded(done)])
+        change = Change(
+            start=self._plan.observation.snapshot_id,
+            add=add,
+            remove=remove,
+            rewrites=not merged,
+            empty=not add and remove.is_empty(),
+            proof=self._proof(done),
+            row_map=self._row_map(done),
+            alone=True,
+            looked_at=view.snapshot_id,
+            snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **(SUMMARY if merged else {})},
+        )
+        if not merged:
+            return change
+        return replace(change, statistics=(write_merged(view.metadata, view.io, change.snapshot_id, merged),))
+
+    def _replaced(self, done: Sequence[Done]) -> pl.DataFrame:
+        paths = {path for one in done for path in one.task.replaced["file_path"]}
+        return self._plan.evaluation.files.filter(pl.col("file_path").is_in(list(paths))).select(FILE_SCHEMA.names())
+
+    def _superseded(self, done: Sequence[Done]) -> pl.DataFrame:
+        """Position deletes that hit nothing any more but files of which all dead rows are told anew."""
+        matches = self._plan.observation.matches
+        told = {path for one in done for path in (*one.result.restated, *one.task.replaced["file_path"])}
+        columns = FILE_SCHEMA.names()
+        deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(columns)
+        staying = matches.data.filter(~pl.col("file_path").is_in(list(told))).select(columns)
+        decoder = PartitionDecoder(self._plan.observation.metadata)
+        unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused().select(columns)
+        known = pl.concat([self._plan.idle_deletes, self.ledger.removed_deletes])
+        return unused.join(known, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+
+
+def _partition(task: Task) -> Partition:
+    assert task.partition_key is not None  # noqa: S101  # a keyed table's rows stay in their partition
+    return task.spec_id, task.partition_key
+
+
+def _parts_of(plan: Plan) -> dict[Partition, _Part]:
+    assert plan.keyed is not None  # noqa: S101
+    told = {(row["spec_id"], row["partition"]): row for row in plan.keyed.merges.iter_rows(named=True)}
+    parts: dict[Partition, _Part] = {}
+    for task in plan.tasks:
+        key = _partition(task)
+        row = told.get(key, {})
+        part = _Part(key=key, path=row.get("path", ""), merged=row.get("merged", -1), sequence=row.get("sequence"))
+        parts.setdefault(key, part).waiting.add(task.id)
+    return parts
