@@ -10,7 +10,7 @@ from pyarctic.cli.output import Column, Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Explanation, Health, PartitionRow, RuleRow
+    from pyarctic.optimizing import Explanation, Health, PartitionRow, RuleRow, TreeRow
 
 FACT = (Column("field", "Field", priority=0), Column("value", "Value", "time", priority=0))
 NOTE = (Column("note", "Note", priority=0),)
@@ -31,6 +31,7 @@ PARTITION_COLUMNS = (
     Column("health", "Health", "number", priority=2),
     Column("data_files", "Files", "count", priority=3),
     Column("data_bytes", "Data", "bytes", priority=5),
+    Column("change_files", "Changes", "count", priority=2),
     Column("fragments", "Fragments", "count", priority=2),
     Column("undersized", "Undersized", "count", priority=3),
     Column("equality_delete_files", "Equality deletes", "count", priority=4),
@@ -48,6 +49,18 @@ TASK_COLUMNS = (
     Column("delete_files", "Deletes", "count", priority=4),
 )
 SORTED = Column("sorted", "Sorted", priority=5)
+KEYED = (Column("node", "Node", "count", priority=0), Column("change_files", "Changes in", "count"))
+TREE_COLUMNS = (
+    Column("partition", "Partition", priority=3),
+    Column("node", "Node", "count", priority=0),
+    Column("base_files", "Base", "count", priority=0),
+    Column("insert_files", "Inserts", "count", priority=0),
+    Column("delete_files", "Deletes", "count", priority=0),
+    Column("bytes", "Size", "bytes", priority=2),
+    Column("root", "Sub-tree", "count", priority=1),
+    Column("groups", "Key ranges", "count", priority=1),
+    Column("targets", "Written to", priority=0),
+)
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -72,10 +85,16 @@ def explained(found: Explanation, most: int) -> Iterator[Section]:
             "input_bytes": task.input_bytes,
             "delete_files": task.delete_files,
             "sorted": "yes" if task.sort else None,
+            "node": task.node,
+            "change_files": task.change_files,
         }
         for task in tasks
     ]
     columns = (*TASK_COLUMNS, SORTED) if any(task.sort for task in tasks) else TASK_COLUMNS
+    if found.tree:
+        columns = (*columns, *KEYED)
+        nodes = found.tree[:most] if most else found.tree
+        yield Section(title="Tree", frame=Frame(columns=TREE_COLUMNS, rows=[_node(row) for row in nodes]))
     yield Section(title="Tasks", frame=Frame(columns=columns, rows=rows))
     yield facts("Expected", _expected(found))
     waiting = [(place(row.partition), row.waits) for row in needy if row.waits]
@@ -158,6 +177,12 @@ def _amount(value: float, rule: RuleRow) -> str:
     return span(value) if rule.unit == "seconds" else measure_text(value, rule.unit)
 
 
+def _node(row: TreeRow) -> dict[str, Any]:
+    names = [*map(str, row.targets[:4]), *(["…"] if len(row.targets) > 4 else [])]
+    targets = "itself" if row.targets == (row.node,) else f"{', '.join(names)} of {row.buckets}"
+    return {**row.to_dict(), "partition": place(row.partition), "targets": targets}
+
+
 def _partition(row: PartitionRow) -> dict[str, Any]:
     return {
         "partition": place(row.partition),
@@ -167,6 +192,7 @@ def _partition(row: PartitionRow) -> dict[str, Any]:
         "health": f"{row.health:g}",
         "data_files": row.data_files,
         "data_bytes": row.data_bytes,
+        "change_files": row.change_files or None,
         "fragments": row.fragments,
         "undersized": row.undersized,
         "equality_delete_files": row.equality_delete_files,
@@ -177,13 +203,15 @@ def _partition(row: PartitionRow) -> dict[str, Any]:
 
 def _expected(found: Explanation) -> Iterator[tuple[str, str]]:
     figures = found.expected
-    if figures.get("data_files_in"):
+    if figures.get("data_files_in") or figures.get("change_files_in"):
         yield (
             "Data files",
             f"{format_count(figures['data_files_in'])} → about {format_count(figures['data_files_out'])}",
         )
         yield "Data", f"{format_bytes(figures['read_bytes'])} → about {format_bytes(figures['written_bytes'])}"
         yield "Rows", f"about {format_count(figures['rows_out'])} written"
+    if figures.get("change_files_in"):
+        yield "Changes", f"{format_count(figures['change_files_in'])} files merged into Base"
     if figures.get("data_files_converted"):
         yield "Converted", f"equality deletes of {format_count(figures['data_files_converted'])} data files to positions"
     if figures.get("idle_delete_files"):

@@ -97,6 +97,9 @@ def _header(report: Report) -> Iterator[tuple[str, str]]:
         yield "Tasks", ", ".join(parts)
     if report.snapshot_ids:
         yield "Snapshots", ", ".join(str(snapshot) for snapshot in report.snapshot_ids)
+    if report.removed.change_files:
+        files, rows = format_count(report.removed.change_files), format_count(report.removed.change_rows)
+        yield "Changes merged", f"{files} files with {rows} rows"
     if report.removed.data_files or report.rebased_rows:
         copied = f"{format_count(report.rows_copied)} of them copied undecoded"
         yield "Rows rewritten", f"{format_count(report.added.rows)}, {copied}"
@@ -121,6 +124,7 @@ def _changes(report: Report) -> Iterator[dict[str, Any]]:
     yield _change("Data files", format_count(before.data_files), format_count(after.data_files))
     yield _change("Data", format_bytes(before.data_bytes), format_bytes(after.data_bytes))
     for field, word in (
+        ("change_files", "Files of changes not merged"),
         ("equality_delete_files", "Equality delete files"),
         ("position_delete_files", "Position delete files"),
         ("deletion_vectors", "Deletion vectors"),

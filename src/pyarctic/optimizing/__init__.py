@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyarctic.optimizing.engines import Engine, LocalEngine
     from pyarctic.optimizing.explain import Explanation, PartitionRow, RuleRow, TaskRow, measure_text
+    from pyarctic.optimizing.explaintree import TreeRow
     from pyarctic.optimizing.plan import Plan
     from pyarctic.optimizing.report import Amounts, Health, Report
     from pyarctic.optimizing.run import KindChoice, Options, Watcher, explain_table, optimize_table
@@ -37,6 +38,7 @@ __all__ = [
     "TaskOutcome",
     "TaskResult",
     "TaskRow",
+    "TreeRow",
     "Undone",
     "Watcher",
     "explain_table",
@@ -65,6 +67,7 @@ _PLACES = {
     "TaskOutcome": "tasks",
     "TaskResult": "tasks",
     "TaskRow": "explain",
+    "TreeRow": "explaintree",
     "Undone": "undo",
     "Watcher": "run",
     "explain_table": "run",

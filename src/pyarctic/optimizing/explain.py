@@ -11,6 +11,7 @@ import polars as pl
 
 from pyarctic.config.properties import unknown_properties
 from pyarctic.iceberg import PartitionDecoder
+from pyarctic.optimizing.explaintree import TreeRow, keyed_notes, tree_rows
 from pyarctic.optimizing.plan import Plan, expected_files
 from pyarctic.optimizing.report import Health
 from pyarctic.optimizing.rules import RULES, Rule, Unit
@@ -61,6 +62,8 @@ class PartitionRow:
     equality_delete_files: int
     position_delete_files: int
     dead_rows: int
+    change_files: int
+    """Of a keyed table: files of changes that can be merged now."""
     rules: tuple[RuleRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +89,9 @@ class TaskRow:
     files_out: int
     sort: bool
     reasons: tuple[str, ...]
+    node: int | None = None
+    """Of a keyed table: the node of the tree that is written."""
+    change_files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +110,8 @@ class Explanation:
     partitions_left_out: int
     tasks: tuple[TaskRow, ...]
     notes: tuple[str, ...]
+    tree: tuple[TreeRow, ...] = ()
+    """Of a keyed table: the nodes whose files take part, at most two hundred."""
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -114,6 +122,7 @@ class Explanation:
             "partitions": [row.to_dict() for row in self.partitions],
             "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
             "notes": list(self.notes),
+            "tree": [row.to_dict() for row in self.tree],
         }
 
     def __str__(self) -> str:
@@ -133,10 +142,12 @@ class Explanation:
                 yield f"    waits: {row.waits}"
             for rule in row.rules:
                 yield f"    {_rule_line(rule, self.observed_at)}"
+            yield from (f"    {node}" for node in self.tree if node.partition == row.partition)
         if self.tasks:
             figures = self.expected
+            merged = f" and {format_count(figures['change_files_in'])} of changes" if figures["change_files_in"] else ""
             yield (
-                f"  {len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files "
+                f"  {len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files{merged} "
                 f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
             )
         yield from (f"  {note}" for note in self.notes)
@@ -160,6 +171,7 @@ def explain_plan(plan: Plan) -> Explanation:
         partitions_left_out=plan.left_out,
         tasks=tuple(_task_rows(plan)),
         notes=tuple(_notes(plan)),
+        tree=tuple(tree_rows(plan)),
     )
 
 
@@ -197,9 +209,10 @@ def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -
         records=row["records"],
         fragments=row["fragments"],
         undersized=row["small_files"] - row["fragments"],
-        equality_delete_files=row["equality_files"],
+        equality_delete_files=row["equality_files"] - row["change_files"],
         position_delete_files=row["position_files"],
         dead_rows=row["dead_rows"],
+        change_files=row["change_files"],
         rules=tuple(_rule_row(rule, row, settings) for rule in RULES),
     )
 
@@ -236,16 +249,19 @@ def _task_rows(plan: Plan) -> Iterator[TaskRow]:
             action=task.action,
             kind=task.kind,
             partition=task.partition,
-            data_files=task.data.height,
+            data_files=task.data.height if task.action == "convert" else task.replaced.height,
             delete_files=task.deletes.height,
             input_bytes=task.input_bytes,
             files_out=expected_files(task) if task.action == "merge" else 0,
             sort=task.sort,
             reasons=task.reasons,
+            node=task.keyed.node_id if task.keyed else None,
+            change_files=task.keyed.changes.height if task.keyed else 0,
         )
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    yield from keyed_notes(plan)
     if plan.idle_deletes.height:
         yield f"{plan.idle_deletes.height} delete files hit nothing and would be removed"
     if plan.left_out:

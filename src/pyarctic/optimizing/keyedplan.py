@@ -40,7 +40,12 @@ class KeyedPlan:
     """The partitions that are merged: `path`, `merged` (how far they were) and `sequence` (how far they will be)."""
     tree: pl.DataFrame
     """A row for each node with files: `base_files`, `insert_files`, `delete_files`, `bytes`, the `root` of its sub-tree, the
-    number of key ranges (`groups`) in that, and `targets`, the nodes it is written to."""
+    number of key ranges (`groups`) in that, and the `mask` of the level it is written at."""
+
+    @property
+    def change_files(self) -> int:
+        """Files of the change store that are merged."""
+        return int(self.tree["insert_files"].sum()) + int(self.tree["delete_files"].sum())
 
 
 def keyed_plan(base: pl.DataFrame, partitions: pl.DataFrame, observation: Observation) -> KeyedPlan:

@@ -60,6 +60,7 @@ class Plan:
             "tasks": len(self.tasks),
             "data_files_in": sum(task.replaced.height for task in merges),
             "data_files_out": sum(expected_files(task) for task in merges),
+            "change_files_in": 0 if self.keyed is None else self.keyed.change_files,
             "read_bytes": sum(task.input_bytes for task in merges),
             "written_bytes": sum(task.expected_bytes for task in merges),
             "rows_out": sum(task.expected_rows for task in merges),

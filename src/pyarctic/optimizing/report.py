@@ -38,6 +38,9 @@ class Amounts:
     equality_delete_files: int = 0
     position_delete_files: int = 0
     deletion_vectors: int = 0
+    change_files: int = 0
+    """Of a keyed table: files of changes that are not merged into Base, with so many rows."""
+    change_rows: int = 0
 
     @property
     def delete_files(self) -> int:
@@ -104,6 +107,11 @@ class Report:
 
     __rich__ = __str__
 
+    def _merged(self) -> list[str]:
+        if not self.before.change_files:
+            return []
+        return [f"  changes      {_change(self.before.change_files, self.after.change_files)} files not merged"]
+
     def lines(self) -> list[str]:
         """For people."""
         if not self.tasks_planned and not self.changed:
@@ -117,6 +125,7 @@ class Report:
             told += [
                 f"  data files   {_change(self.before.data_files, self.after.data_files)}",
                 f"  delete files {_change(self.before.delete_files, self.after.delete_files)}",
+                *self._merged(),
                 f"  data         {format_bytes(self.before.data_bytes)} → {format_bytes(self.after.data_bytes)}",
                 f"  health       {self.health_before.score:g} → {self.health_after.score:g}",
                 f"  rewrote      {format_bytes(self.removed.data_bytes)} in {self.wall_seconds:.1f} s, "

@@ -193,6 +193,8 @@ class _Run:
         added = [file for one in ledger.committed for file in one.result.add]
         merges = [one for one in ledger.committed if one.task.action == "merge"]
         replaced = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *(one.task.replaced for one in merges)]).unique("file_path")
+        keyed = [one.task.keyed.changes for one in merges if one.task.keyed is not None]
+        brought = pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *keyed]).unique("file_path")
         deletes = ledger.removed_deletes
         decoder = PartitionDecoder(last.observation.metadata)
         tasks = [task for plan in plans for task in plan.tasks]
@@ -212,6 +214,8 @@ class _Run:
                 data_files=replaced.height,
                 data_bytes=int(replaced["file_size_bytes"].sum()),
                 rows=int(replaced["record_count"].sum()),
+                change_files=brought.height,
+                change_rows=int(brought["record_count"].sum()),
                 **_delete_counts(deletes),
             ),
             added=Amounts(
@@ -267,11 +271,14 @@ def _delete_counts(deletes: pl.DataFrame) -> dict[str, int]:
 
 def _amounts(evaluation: Evaluation) -> Amounts:
     files, matches = evaluation.files, evaluation.observation.matches
+    pending = evaluation.partitions if evaluation.observation.changes is not None else None
     deletes = pl.concat([*matches.by_kind.values(), matches.vectors])
     return Amounts(
         data_files=files.height,
         data_bytes=int(files["file_size_bytes"].sum()),
         rows=int(files["record_count"].sum()),
+        change_files=int(pending["change_files"].sum()) if pending is not None else 0,
+        change_rows=int(pending["change_records"].sum()) if pending is not None else 0,
         **_delete_counts(deletes),
     )
 
