@@ -25,7 +25,7 @@ from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches
 from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import Projection
-from pyarctic.iceberg.vectors import Positions
+from pyarctic.iceberg.vectors import Positions, united
 from pyarctic.iceberg.wire import trimmed
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType())
@@ -167,7 +167,7 @@ class ReadFile:
         """The same, and those of rows that were found dead by their keys so far."""
         dead = self.named_positions()
         if self._buried:
-            dead = np.union1d(dead, np.frombuffer(self._buried.to_array(), dtype=np.int64))
+            dead = united(dead, np.frombuffer(self._buried.to_array(), dtype=np.int64))
         return dead
 
     def all_dead_positions(self) -> Positions:

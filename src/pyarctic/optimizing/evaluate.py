@@ -21,7 +21,7 @@ from pyarctic.tables.tree import ROOT
 
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
-_TOO_LARGE = 1.5
+TOO_LARGE = 1.5
 """More than what is written on purpose: sizes are known only afterwards, and what is judged too large is written again."""
 _POSITION_BYTES = 3
 """About what a deleted key takes as a position."""
@@ -164,7 +164,7 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         fragment_bytes=size.filter("is_fragment").sum(),
         small_files=small.sum().cast(pl.Int64),
         small_bytes=size.filter(small).sum(),
-        large_files=(size > settings.target_bytes * _TOO_LARGE).sum().cast(pl.Int64),
+        large_files=(size > settings.target_bytes * TOO_LARGE).sum().cast(pl.Int64),
         unsorted_files=(~current_order).sum().cast(pl.Int64),
         equality_files=pl.col("equality_files").max(),
         equality_bytes=pl.col("equality_bytes").max(),

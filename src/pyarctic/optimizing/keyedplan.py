@@ -19,7 +19,7 @@ import polars as pl
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.optimizing.changes import Changes
-from pyarctic.optimizing.evaluate import Observation
+from pyarctic.optimizing.evaluate import TOO_LARGE, Observation
 from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
 from pyarctic.optimizing.tasks import KeyedTask, Kind, Task
@@ -172,7 +172,10 @@ def _task(part: pl.DataFrame, observation: Observation) -> Task:
     new = part.filter("is_change").sort("data_sequence_number", "file_path", maintain_order=True)
     written = part.filter("rewrite")
     share = (pl.col("place_mask") + 1) / (pl.col("mask") + 1)
-    sort = settings.sort and kind != "minor"
+    expected_bytes = int(written.select((pl.col("expected_bytes") * share).sum()).item()) + footer_bytes(metadata)
+    # Rows that make several files are sorted by their key, so that each file has a range of its own.
+    divides = expected_bytes > settings.target_bytes * TOO_LARGE
+    sort = settings.sort and kind != "minor" and (divides or bool(metadata.sort_order().fields))
     columns = FILE_SCHEMA.names()
     return Task(
         id=0,
@@ -184,7 +187,7 @@ def _task(part: pl.DataFrame, observation: Observation) -> Task:
         partition_key=first["partition"],
         target_bytes=settings.target_bytes,
         expected_rows=int(written.select((pl.col("expected_rows") * share).sum()).item()),
-        expected_bytes=int(written.select((pl.col("expected_bytes") * share).sum()).item()) + footer_bytes(metadata),
+        expected_bytes=expected_bytes,
         sort=sort,
         copy_least_rows=None if sort else COPY_LEAST_ROWS[kind],
         reasons=tuple(first["due_causes"]),

@@ -123,7 +123,7 @@ def by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
     may reach anywhere."""
     lower, upper = (bound_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
     if lower is None or upper is None:
-        return files
+        return files.with_columns(component=pl.lit(0, pl.Int64))
     place = [*PARTITION, "root"]
     ranged = files.with_columns(lower=lower, upper=upper).sort(*place, "lower", nulls_last=False, maintain_order=True)
     unknown = (pl.col("lower").is_null() | pl.col("upper").is_null()).any().over(place)

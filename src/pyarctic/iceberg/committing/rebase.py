@@ -24,7 +24,7 @@ from pyarctic.iceberg.deletes import FILE_SCOPED, PARTITION_SCOPED, DeleteMatche
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import POSITION_DELETES
 from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.vectors import Positions, read_vector
+from pyarctic.iceberg.vectors import Positions, read_vector, united
 from pyarctic.iceberg.writing.deletes import write_position_deletes, write_vectors
 from pyarctic.iceberg.writing.newfile import FileNames, NewFile, Target
 
@@ -174,10 +174,10 @@ def _with_merged_vectors(change: Change, state: TableState, moved: Dead, rows: i
         others = _dead(_matches(targets, stayed, state), positions)
         _check_undeletes(change, state, targets, others, positions)
         for path, at in others.items():
-            dead[path] = np.union1d(dead.get(path, NO_POSITIONS), at)
+            dead[path] = united(dead.get(path, NO_POSITIONS), at)
         about_targets = pl.col("referenced_data_file").is_in(list(elsewhere)) & (pl.col("content") == POSITION_DELETES)
         leaving = stayed.filter(about_targets)
-    merged = {path: np.union1d(at, _own(state.reader.io, own[path])) for path, at in dead.items() if path in own}
+    merged = {path: united(at, _own(state.reader.io, own[path])) for path, at in dead.items() if path in own}
     return Rebase(dead=dead | merged, replaced_vectors=frozenset(merged), leaving=leaving, moved_rows=rows)
 
 
@@ -213,7 +213,7 @@ def check_positions_kept(change: Change, state: TableState) -> None:
     rest = state.deletes().join(leaving, on=FILE_IDENTITY, how="anti", nulls_equal=True)
     are_dead = _dead(_matches(concerned, rest, state), positions)
     for path, at in _brought(change, state.reader.io).items():
-        are_dead[path] = np.union1d(are_dead.get(path, NO_POSITIONS), at)
+        are_dead[path] = united(are_dead.get(path, NO_POSITIONS), at)
     if alive := _first_alive(were_dead, are_dead):
         raise Refusal(
             "still-needed",
@@ -233,7 +233,7 @@ def _brought(change: Change, io: FileIO) -> Dead:
         elif file.content == POSITION_DELETES:
             named = read_position_deletes(io, file.path, file.file_format)
         for path, at in named.items():
-            brought[path] = np.union1d(brought.get(path, NO_POSITIONS), at)
+            brought[path] = united(brought.get(path, NO_POSITIONS), at)
     return brought
 
 
