@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import healing, healwork, pipeline, tables
+from benchmarks import healing, healwork, merging, pipeline, tables
 from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
 from benchmarks.measuring import in_turns, run_work, side_by_side
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--only",
-        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "pipeline", "heal"],
+        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "merging", "pipeline", "heal"],
         help="run one part",
     )
     known = "; ".join(f"of `{part}`: {', '.join(cases)}" for part, cases in _CASES.items())
@@ -42,6 +43,7 @@ def main() -> int:
         "commit": commit,
         "keyed": keyed_tables,
     }
+    parts["merging"] = partial(merging.merging, cases=options.case)
     parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)
     parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
@@ -52,7 +54,7 @@ def main() -> int:
     return 0 if options.scale < 1 or all(figure.kept for figure in figures) else 1
 
 
-_CASES = {"heal": healing.CASES, "pipeline": pipeline.CASES}
+_CASES: dict[str, Collection[str]] = {"heal": healing.CASES, "merging": merging.CASES, "pipeline": pipeline.CASES}
 
 
 def _cases(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import pyarctic
 from benchmarks.tables import prepared, properties
+from pyarctic.tables import layout
 
 CATALOG = "bench"
 TABLE = f"{CATALOG}.b.t"
@@ -77,6 +78,19 @@ def long_keys(rows: int) -> Path:
         table.write(_long(np.arange(rows, rows + rows // 6), 3), mode="insert")
 
     return prepared(f"long-keys-{rows}", make)
+
+
+def many_deletes(count: int) -> Path:
+    """Table b.t with keys of 60 letters, in one node: twice as many base rows as keys that are deleted."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        one_node = {layout.BASE_BUCKETS: "1", layout.CHANGE_BUCKETS: "1", "self-optimizing.fragment-size": "1"}
+        table = pyarctic.create_table(TABLE, LONG_KEYS, primary_key=["id"], properties=one_node)
+        table.write(_long(np.arange(2 * count), 0), mode="overwrite")
+        table.write(_long(np.arange(0, 2 * count, 2), 1), mode="delete")
+
+    return prepared(f"many-deletes-{count}", make)
 
 
 def long_key_rows(rows: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,36 @@ def merged_within_budget(folder: Path) -> Outcome:
         return rows, total
 
     return measured(run) | {"before_mb": before}
+
+
+def minor_within_budget(folder: Path) -> Outcome:
+    """Positions found by the one task of a minor within 256 MB, its memory beyond what was there before, and whether it left
+    something behind. Nothing is committed."""
+    import tempfile
+
+    import pyarrow as pa
+
+    from pyarctic.iceberg.storage import remove_quietly
+    from pyarctic.optimizing import Options
+    from pyarctic.optimizing.kernel import Bench, execute
+    from pyarctic.optimizing.run import job_of, plan_table
+
+    pa.set_cpu_count(1)
+    options = Options(kind="minor", memory_bytes=256 << 20)
+    table = _table(folder)
+    plan = plan_table(table, options)
+    assert plan is not None
+    [task] = plan.tasks
+    bench = Bench(job=job_of(table, plan, options), io=table.view.io)
+    with tempfile.TemporaryDirectory() as spill:
+        os.environ["ARCTIC_SPILL_DIR"] = spill
+        before = peak_mb()
+        outcome = measured(lambda: execute(bench, task))
+        left = any(Path(spill).iterdir())
+    result = outcome["result"]
+    remove_quietly(table.view.io, result.paths)
+    found = sum(file.record_count for file in result.add if file.content == 1)
+    return outcome | {"result": found, "before_mb": before, "spill_left": left}
 
 
 def write_inserts(folder: Path) -> Outcome:
@@ -127,6 +158,7 @@ WORK = {
         merged_scan,
         plain_scan,
         merged_within_budget,
+        minor_within_budget,
         write_inserts,
         write_upserts,
         write_plain_parquet,

@@ -24,7 +24,7 @@ import pyarctic
 import pyarctic.spark as arctic_spark
 from benchmarks.figures import Figure, console
 from benchmarks.healtables import CATALOG, SCHEMA, Rot, lineitems, make_table, open_catalog
-from benchmarks.javaside import started
+from benchmarks.javaside import JavaSide, started
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import CACHE
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CASES = ("read", "ingest", "stream")
-_ROWS_A_FILE = 70_312
+ROWS_A_FILE = 70_312
 _ROUNDS = 3
 _WARM_UP = 6
 _COMMITS = 10
@@ -41,7 +41,7 @@ _BATCHES = 12
 
 def pipeline(scale: float, cases: tuple[str, ...] = ()) -> list[Figure]:
     figures: list[Figure] = []
-    with _opened(scale) as site:
+    with opened(max(int(143 * scale), 4)) as site:
         for case, measure in (("read", _reads), ("ingest", _ingest), ("stream", _micro_batches)):
             if not cases or case in cases:
                 figures += measure(site)
@@ -52,14 +52,18 @@ def pipeline(scale: float, cases: tuple[str, ...] = ()) -> list[Figure]:
 class Site:
     """A warm session, and the data files of lineitems to fill tables with."""
 
-    spark: SparkSession
+    java: JavaSide
     folder: Path
     data: Path
     files: int
 
     @property
+    def spark(self) -> SparkSession:
+        return self.java.spark
+
+    @property
     def rows(self) -> int:
-        return self.files * _ROWS_A_FILE
+        return self.files * ROWS_A_FILE
 
     def paths(self, files: int | None = None) -> list[Path]:
         return sorted(self.data.glob("*.parquet"))[:files]
@@ -76,7 +80,7 @@ class Site:
         """Rows with ids of the table, each once, and other values."""
         rng = np.random.default_rng(seed)
         ids = rng.choice(self.rows, count, replace=False)
-        rows = pa.concat_tables([pq.read_table(path) for path in self.paths(-(-count // _ROWS_A_FILE) + 1)])
+        rows = pa.concat_tables([pq.read_table(path) for path in self.paths(-(-count // ROWS_A_FILE) + 1)])
         return rows.slice(seed % 1000, count).set_column(0, rows.schema.field("id"), pa.array(ids))
 
     def spent(self, run: Callable[[], Any]) -> tuple[float, Any]:
@@ -86,16 +90,15 @@ class Site:
 
 
 @contextmanager
-def _opened(scale: float) -> Iterator[Site]:
-    files = max(int(143 * scale), 4)
+def opened(files: int) -> Iterator[Site]:
     with console.status("making data files"):
-        data = lineitems(files, _ROWS_A_FILE)
+        data = lineitems(files, ROWS_A_FILE)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="pipeline-") as temporary:
         folder = Path(temporary)
         open_catalog(folder).create_namespace("b")
         with started(folder) as java:
-            yield Site(spark=java.spark, folder=folder, data=data, files=files)
+            yield Site(java=java, folder=folder, data=data, files=files)
 
 
 def _reads(site: Site) -> list[Figure]:
@@ -172,19 +175,19 @@ def _ingest(site: Site) -> list[Figure]:
         large, small = site.keyed("ingest"), site.keyed("small", max(site.files // 10, 1))
     modes = ("merge-on-read", "copy-on-write")
     for mode in modes:
-        _make_merged(site, mode)
+        make_merged(site, mode)
     writers: dict[str, Callable[[DataFrame], Any]] = {
         "large": lambda rows: arctic_spark.write(rows, large, "upsert"),
         "small": lambda rows: arctic_spark.write(rows, small, "upsert"),
-        **{mode: partial(_merge, site, mode) for mode in modes},
+        **{mode: partial(merge_into, site, mode) for mode in modes},
     }
     # In turns, so that Java's compiler has seen as much of everybody. Whoever rewrites half the table has fewer of them.
     turns = {who: batches[-3:] if who == "copy-on-write" else batches for who in writers}
     spent = _in_turns(site, batches, writers, turns)
-    tables = {"large": large, **{mode: f"{CATALOG}.b.{_table_name(mode)}" for mode in modes}}
+    tables = {"large": large, **{mode: f"{CATALOG}.b.{table_name(mode)}" for mode in modes}}
     for who, name in tables.items():
-        found = _checksum(arctic_spark.read(site.spark, name, ["id", "partkey"]))
-        assert found == _rows_after(site, turns[who]), f"other rows in {name}"
+        found = checksum(arctic_spark.read(site.spark, name, ["id", "partkey"]))
+        assert found == rows_after(site, turns[who]), f"other rows in {name}"
     ours = spent["large"]
     figures = [
         Figure(
@@ -225,29 +228,29 @@ def _written(site: Site, path: Path, write: Callable[[DataFrame], Any]) -> None:
     write(site.spark.read.parquet(path.as_uri()))
 
 
-def _table_name(mode: str) -> str:
+def table_name(mode: str) -> str:
     return mode.replace("-", "_")
 
 
-def _make_merged(site: Site, mode: str) -> None:
-    name = f"b.{_table_name(mode)}"
+def make_merged(site: Site, mode: str) -> None:
+    name = f"b.{table_name(mode)}"
     make_table(pyarctic.catalog(CATALOG), name, Rot(data=site.data))
     site.spark.sql(f"alter table {CATALOG}.{name} set tblproperties ('write.merge.mode' = '{mode}')")
 
 
-def _merge(site: Site, mode: str, rows: DataFrame) -> None:
+def merge_into(site: Site, mode: str, rows: DataFrame) -> None:
     rows.createOrReplaceTempView("changes")
     site.spark.sql(
-        f"merge into {CATALOG}.b.{_table_name(mode)} t using changes s on t.id = s.id "
+        f"merge into {CATALOG}.b.{table_name(mode)} t using changes s on t.id = s.id "
         "when matched then update set * when not matched then insert *"
     )
 
 
-def _checksum(frame: DataFrame) -> tuple[Any, ...]:
+def checksum(frame: DataFrame) -> tuple[Any, ...]:
     return tuple(frame.selectExpr("count(*)", "sum(id)", "sum(partkey)", "bit_xor(xxhash64(id, partkey))").collect()[0])
 
 
-def _rows_after(site: Site, batches: list[Path]) -> tuple[Any, ...]:
+def rows_after(site: Site, batches: list[Path]) -> tuple[Any, ...]:
     """The rows that all of them must have, by nobody's merge: of every id the last value."""
     values = np.empty(site.rows, np.int64)
     for path in [*site.paths(), *batches]:
@@ -255,7 +258,7 @@ def _rows_after(site: Site, batches: list[Path]) -> tuple[Any, ...]:
         values[rows["id"].to_numpy()] = rows["partkey"].to_numpy()
     told = site.folder / "expected.parquet"
     pq.write_table(pa.table({"id": np.arange(site.rows), "partkey": values}), told)
-    return _checksum(site.spark.read.parquet(told.as_uri()))
+    return checksum(site.spark.read.parquet(told.as_uri()))
 
 
 def _micro_batches(site: Site) -> list[Figure]:

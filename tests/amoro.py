@@ -6,22 +6,25 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.typedef import Properties
 
 from pyarctic.config import TableName
 from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.tables import KeyedTable
 
 _FIXTURES = Path(__file__).parent / "data" / "mixed-iceberg"
+_HOME = "moved-to"
 NAMES = sorted(path.stem for path in (_FIXTURES / "expected").glob("*.json"))
 
 
@@ -37,6 +40,14 @@ class MovedIO(PyArrowFileIO):
 
     def path(self, location: str) -> Path:
         return Path(location.removeprefix("file:").replace("/tmp/wh", str(self._home / "wh"), 1))
+
+
+class CatalogIO(MovedIO):
+    """The same for tables of a catalog, whose new files lie where they are."""
+
+    def __init__(self, properties: Properties) -> None:
+        super().__init__(Path(properties[_HOME]))
+        self.properties = properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,25 @@ def unpacked(name: str, folder: Path) -> AmoroTable:
     base, change = (_loaded(io, f"{name}_{store}", expected[f"{store}_metadata"]) for store in ("base", "change"))
     table = KeyedTable(TableName(catalog="amoro", namespace=("fx",), table=name), base, change)
     return AmoroTable(table=table, base=base, change=change, expected=expected, io=io)
+
+
+def adopted(name: str, folder: Path) -> AmoroTable:
+    """The same in a catalog of its own, so that it can be changed."""
+    found = unpacked(name, folder)
+    how = {_HOME: str(folder), "py-io-impl": f"{__name__}.{CatalogIO.__name__}"}
+    catalog = SqlCatalog("amoro", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri(), **how)
+    catalog.create_namespace("fx")
+    base, change = (_registered(catalog, store, found.io) for store in (found.base, found.change))
+    table = KeyedTable(TableName(catalog="amoro", namespace=("fx",), table=name), base, change)
+    return replace(found, table=table, base=base, change=change)
+
+
+def _registered(catalog: SqlCatalog, store: IcebergTable, io: MovedIO) -> IcebergTable:
+    """With a location where files can be written."""
+    home = io.path(store.location())
+    moved = home / "metadata" / "00000-moved.metadata.json"
+    moved.write_text(store.metadata.model_copy(update={"location": home.as_uri()}).model_dump_json())
+    return catalog.register_table(store.name(), moved.as_uri())
 
 
 def _loaded(io: MovedIO, name: str, location: str) -> IcebergTable:

@@ -18,8 +18,8 @@ Positions = npt.NDArray[np.int64]
 
 
 def united(some: Positions, others: Positions) -> Positions:
-    """Ascending positions that are in one of two ascending lists. NumPy's own union hashes all of them, which takes ten times
-    as long as merging two sorted runs."""
+    """Ascending positions that are in one of two ascending lists. NumPy's own union hashes all of them, which takes ten
+    times as long as merging two sorted runs."""
     if not len(some) or not len(others):
         return others if len(others) else some
     both = np.sort(np.concatenate([some, others]), kind="stable")

@@ -149,7 +149,7 @@ class _Run:
         return committer.ledger
 
     def _work(self, plan: Plan, committer: Offering) -> None:
-        job = self._job(plan)
+        job = job_of(self._table, plan, self._options)
         by_id = {task.id: task for task in plan.tasks}
         # The longest work first: what is left at the end is short. Conversions are committed after merges anyway.
         merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
@@ -168,22 +168,6 @@ class _Run:
                 self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
                 committer.take(Done(task=task, result=outcome))
         committer.finish()
-
-    def _job(self, plan: Plan) -> Job:
-        metadata = plan.observation.metadata
-        keyed = plan.keyed is not None
-        snapshot = metadata.snapshot_by_id(plan.observation.snapshot_id) if plan.observation.snapshot_id else None
-        # Rewritten files keep the number they were planned at, so that later equality deletes reach them. Base has none.
-        takes_new = keyed or isinstance(metadata, TableMetadataV1) or snapshot is None
-        return Job(
-            id=str(random_id()) if keyed else str(uuid.uuid4()),
-            table=self._table.name,
-            metadata=job_metadata(metadata),
-            snapshot_id=plan.observation.snapshot_id,
-            sequence_number=None if takes_new or snapshot is None else snapshot.sequence_number or 0,
-            memory_bytes=self._options.memory_bytes,
-            verify=self._options.verify,
-        )
 
     def _report(self, plans: list[Plan], ledger: Ledger) -> Report:
         first, last = plans[0], plans[-1]
@@ -253,6 +237,26 @@ class _Run:
             before=Amounts(),
             after=Amounts(),
         )
+
+
+def job_of(table: Table, plan: Plan, options: Options) -> Job:
+    """What the tasks of a plan share."""
+    metadata, snapshot_id = plan.observation.metadata, plan.observation.snapshot_id
+    keyed = plan.keyed is not None
+    sequence = None
+    if not keyed and snapshot_id is not None and not isinstance(metadata, TableMetadataV1):
+        # Rewritten files keep the number they were planned at, so that later equality deletes reach them. Base has none.
+        snapshot = metadata.snapshot_by_id(snapshot_id)
+        sequence = (snapshot.sequence_number if snapshot else None) or 0
+    return Job(
+        id=str(random_id()) if keyed else str(uuid.uuid4()),
+        table=table.name,
+        metadata=job_metadata(metadata),
+        snapshot_id=snapshot_id,
+        sequence_number=sequence,
+        memory_bytes=options.memory_bytes,
+        verify=options.verify,
+    )
 
 
 def _changes_spec(task: Task) -> bool:
