@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 
 import pyarctic
-from examples import streaming
+from examples import merging, streaming
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.writing import (
@@ -46,6 +46,7 @@ REGIONS = ("apac", "emea", "latam", None)
 COMMITS, CHANGES = 100, 60
 TABLE = "demo.shop.orders"
 KEYED = "demo.shop.keyed_orders"
+READINGS = "demo.shop.readings"
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
     NestedField(2, "region", StringType(), required=False),
@@ -128,7 +129,7 @@ def main() -> int:
     early = str(table.snapshots()["snapshot_id"][9])
     arctic("table", "scan", TABLE, "--snapshot", early, "--count")
 
-    if not keyed() or not streamed():
+    if not keyed() or not streamed() or not merged():
         return 1
 
     say("Try next")
@@ -140,6 +141,7 @@ def main() -> int:
         f"table files {TABLE} --wide",
         f"table scan {TABLE} --json --limit 3",
         f"table show {KEYED}",
+        f"table explain {READINGS}",
     ):
         console.print(f"  {prefix} {command}", soft_wrap=True)
     return 0
@@ -193,6 +195,37 @@ def streamed() -> bool:
         return False
     console.print(f"  [green]{len(shop.orders)} orders, exactly those that the shop knows[/]")
     return same_rows(pyarctic.table(KEYED), {key: amount for key, (_, amount) in shop.orders.items()})
+
+
+def merged() -> bool:
+    """The loop that a keyed table lives in: changes pile up, are merged into Base, and Base is kept in shape."""
+    say("A keyed table under a stream of updates", "changes pile up, and every merged read has to look at all of them")
+    readings = merging.Readings(READINGS)
+    readings.load()
+    seen = [readings.read()]
+    console.print(f"  loaded: {seen[0]}")
+    for _ in track(readings.changes(), "  writing", merging.COMMITS, console=console, transient=True):
+        pass
+    seen.append(readings.read())
+    console.print(f"  [yellow]after {merging.COMMITS} commits: {seen[-1]}[/]")
+
+    say("What would be done about it", "both stores in one tree; what shares no key is merged side by side")
+    arctic("table", "explain", READINGS, "--kind", "minor", "--limit", "8")
+
+    say("Minor, major, full", "changes into Base and deletes into positions; then larger files; then everything anew")
+    for kind in ("minor", "major", "full"):
+        report = pyarctic.optimize(READINGS, kind=kind)
+        seen.append(readings.read())
+        console.print(f"  {kind} ({report.cpu_seconds:.1f} s CPU): {seen[-1]}", soft_wrap=True)
+    if not all(readings.is_right(each) for each in seen[1:]):
+        console.print("  [red]other rows than were written[/]")
+        return False
+    console.print(
+        f"  [green]the same {seen[-1].rows:,} rows every time; reading them took {seen[1].seconds:.2f} s before, "
+        f"{seen[-1].seconds:.2f} s after[/]",
+        soft_wrap=True,
+    )
+    return True
 
 
 def orders(*rows: tuple[int, str, int]) -> pa.Table:
