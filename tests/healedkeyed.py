@@ -136,6 +136,11 @@ class HealedKeyed(KeyedModel):
         super().finish()
         self.abandoned += len(self.begun) < before[0] and (len(self.commits), self._loads) == before[1:]
 
+    def foreign_base(self) -> None:
+        """Not beside rows of a load that is younger than an open transaction: healed together they are of one age."""
+        if not self.begun:
+            super().foreign_base()
+
     def foreign_delete(self) -> None:
         """Another engine deletes rows of Base by their positions."""
         table = self.handle().refresh()
