@@ -1,4 +1,4 @@
-"""A keyed table that is healed at random while others write to it; the model learns how far it is merged, and nothing else."""
+"""A keyed table that is healed while others write to it; the model learns how far it is merged, and nothing else."""
 
 from __future__ import annotations
 

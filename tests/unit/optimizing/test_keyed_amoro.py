@@ -1,4 +1,4 @@
-"""Keyed tables made by Apache Amoro (tests/data/mixed-iceberg), optimized by us: their rows stay as their maker reads them."""
+"""Keyed tables made by Apache Amoro (tests/data/mixed-iceberg), optimized: their rows stay as their maker reads them."""
 
 from __future__ import annotations
 
