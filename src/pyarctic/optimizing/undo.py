@@ -45,7 +45,11 @@ def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
         if not lineage:
             raise NotFound("the table has no snapshot", hint="There is nothing to take back.")
         leaving = _since(lineage, to, table) if to is not None else _last_run(lineage)
-        target = metadata.snapshot_by_id(leaving[-1].parent_snapshot_id or 0)
+        if leaving[-1].parent_snapshot_id is None:
+            raise Rejected(
+                "there was nothing in Base before it", hint="It cannot be taken back: a table cannot be without a snapshot."
+            )
+        target = metadata.snapshot_by_id(leaving[-1].parent_snapshot_id)
         if target is None:
             raise Rejected(
                 "the snapshot before the run was expired",

@@ -379,10 +379,48 @@ def test_a_damaged_table_can_be_dropped(orders: Arctic, lake: SqlCatalog) -> Non
 
 
 @pytest.mark.parametrize("command", ["explain", "optimize", "rollback"])
-def test_keyed_tables_are_not_optimized_yet(orders: Arctic, command: str) -> None:
-    for name in (NAME, f"{NAME}_change_"):
-        ran = orders("table", command, name)
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith(f"error[unsupported]: {name}: ")
-        assert "hint: " in ran.err
+def test_a_change_store_is_not_optimized_by_itself(orders: Arctic, command: str) -> None:
+    name = f"{NAME}_change_"
+    ran = orders("table", command, name)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error[unsupported]: {name}: ")
+    assert "hint: Nothing was changed. Optimize the table itself" in ran.err
     assert rows_of(orders) == MERGED
+
+
+def test_the_tree_is_explained(orders: Arctic) -> None:
+    told = done(orders("table", "explain", NAME, "--kind", "minor", "--json")).json
+    nodes = {row["node"]: (row["insert_files"], row["delete_files"], row["root"], row["targets"]) for row in told["tree"]}
+    assert sum(inserts for inserts, *_ in nodes.values()) == 4
+    assert sum(deletes for _, deletes, *_ in nodes.values()) == 2
+    assert {(root, tuple(targets)) for *_, root, targets in nodes.values()} == {(1, (1,))}
+    assert [(task["node"], task["change_files"], task["data_files"]) for task in told["tasks"]] == [(1, 6, 0)]
+    page = done(orders("table", "explain", NAME, "--kind", "minor")).out
+    assert "Tree" in page
+    assert "6 files merged into Base" in page
+    assert rows_of(orders, "--store", "base") == []
+
+
+def test_changes_are_merged_and_taken_back(orders: Arctic) -> None:
+    assert done(orders("table", "optimize", NAME)).out.count("nothing to do") == 1
+    ran = done(orders("table", "optimize", NAME, "--kind", "minor"))
+    assert "6 files with 6 rows" in ran.out
+    assert sorted(rows_of(orders, "--store", "base")) == sorted(rows_of(orders)) == MERGED
+    shown = done(orders("table", "show", NAME, "--json")).json
+    assert shown["change_store"]["unmerged_files"] == 0
+    assert shown["merged_sequences"] == {"": 3}
+    refused = orders("table", "rollback", NAME)
+    assert (refused.code, "there was nothing in Base before it" in refused.err) == (4, True)
+    done(orders("table", "write", NAME, "gone.parquet", "--mode", "delete"))
+    done(orders("table", "optimize", NAME, "--kind", "full"))
+    done(orders("table", "rollback", NAME, "--yes"))
+    assert done(orders("table", "show", NAME, "--json")).json["merged_sequences"] == {"": 3}
+    assert sorted(rows_of(orders)) == MERGED
+
+
+def test_a_merge_in_json(orders: Arctic) -> None:
+    told = done(orders("table", "optimize", NAME, "--kind", "full", "--json")).json
+    assert (told["before"]["change_files"], told["after"]["change_files"]) == (6, 0)
+    assert (told["removed"]["change_files"], told["removed"]["change_rows"]) == (6, 6)
+    assert told["added"]["rows"] == 2
+    assert (told["health_before"]["score"], told["health_after"]["score"]) == (20.0, 100.0)
