@@ -1,0 +1,78 @@
+"""When a partition with unfinished tasks is looked at again, and what becomes of those that wait."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from pyarctic.iceberg import FILE_SCHEMA
+from pyarctic.optimizing.recheck import KnownTask, Look, TaskState, next_look, replacement
+from pyarctic.optimizing.tasks import KeyedTask, Task
+
+NO_FILES = pl.DataFrame(schema=FILE_SCHEMA)
+
+
+def known(*states: TaskState) -> list[KnownTask]:
+    return [KnownTask(id=number, node_id=4 + number, state=state) for number, state in enumerate(states)]
+
+
+def task(number: int, node_id: int) -> Task:
+    keyed = KeyedTask(node_id=node_id, changes=NO_FILES, kept=(), transaction_id=1)
+    return Task(
+        id=number,
+        action="merge",
+        kind="minor",
+        partition="",
+        files=NO_FILES,
+        spec_id=0,
+        partition_key="",
+        target_bytes=1,
+        expected_rows=0,
+        expected_bytes=0,
+        keyed=keyed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "planned", "newest", "look"),
+    [
+        ([], None, 5, "evaluate"),
+        (["committed", "cancelled"], 5, 9, "evaluate"),
+        (["pending", "executing"], 5, 9, "skip"),
+        (["prepared", "failed"], 5, 9, "skip"),
+        (["committing"], 5, 9, "skip"),
+        (["init", "pending", "failed"], 5, 9, "plan"),
+        (["init", "pending", "failed"], 5, 5, "skip"),
+        (["pending", "committed"], 5, 6, "plan"),
+        (["failed"], None, 1, "plan"),
+    ],
+)
+def test_looks(states: list[TaskState], planned: int | None, newest: int, look: Look) -> None:
+    assert next_look(known(*states), planned, newest) == look
+
+
+def test_waiting_tasks_are_replaced_in_place_and_more_are_added() -> None:
+    new = [task(10, 5), task(11, 4), task(12, 6)]
+    found = replacement(known("pending", "failed"), new)
+    assert found is not None
+    assert {old: task.id for old, task in found.in_place.items()} == {0: 11, 1: 10}
+    assert [task.id for task in found.extra] == [12]
+
+
+def test_two_tasks_of_a_node_need_two_others() -> None:
+    waiting = [KnownTask(id=number, node_id=4, state="pending") for number in (1, 2)]
+    assert replacement(waiting, [task(10, 4)]) is None
+    found = replacement(waiting, [task(10, 4), task(11, 4)])
+    assert found is not None
+    assert {old: task.id for old, task in found.in_place.items()} == {1: 10, 2: 11}
+    assert found.extra == ()
+
+
+def test_tasks_that_are_not_covered_stay() -> None:
+    assert replacement(known("init", "pending"), [task(10, 4), task(11, 6)]) is None
+
+
+def test_finished_tasks_need_no_cover() -> None:
+    found = replacement(known("committed", "pending"), [task(10, 5)])
+    assert found is not None
+    assert list(found.in_place) == [1]
