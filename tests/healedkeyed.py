@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pyarctic.iceberg import PartitionDecoder
 from pyarctic.iceberg.filelist import IS_DATA
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.keyhash import key_hashes
@@ -47,6 +48,7 @@ class HealedKeyed(KeyedModel):
             "self-optimizing.full.trigger.position-delete-size": str(random.choice([100, 1 << 20])),
             "self-optimizing.sort-on-rewrite": random.choice(["true", "false"]),
             "write.delete.granularity": random.choice(["file", "partition"]),
+            "write.metadata.metrics.default": random.choice(["none", "truncate(2)", "truncate(16)", "full"]),
         }
         if random.random() < 0.4:
             del chosen[BASE_BUCKETS]
@@ -116,9 +118,7 @@ class HealedKeyed(KeyedModel):
     def check_whole(self) -> None:
         table = self.opened()
         for store in (table._loaded, table.change_store._loaded):
-            assert not missing(store)
-            assert not leftovers(store)
-            assert not untrue_totals(store)
+            assert not [*missing(store), *leftovers(store), *untrue_totals(store)]
 
     # Steps
 
@@ -157,6 +157,21 @@ class HealedKeyed(KeyedModel):
         self.bases.append(BaseState(merged=self.base.merged, rows=kept))
         self.in_order, self.is_logged = None, False
         self.log.append(f"{len(rows)} foreign position deletes: {committed.snapshot_id}")
+
+    def foreign_rewrite(self) -> None:
+        """Another engine compacts a partition of Base: its files belong to the root and to no transaction."""
+        table = self.handle().refresh()
+        data = table.file_list.frame().filter(IS_DATA)
+        if self.begun or data.is_empty():
+            return
+        spec_id, key = self.random.choice(sorted(data.select("spec_id", "partition").unique().iter_rows()))
+        chosen = data.filter((pl.col("spec_id") == spec_id) & (pl.col("partition") == key))
+        committed = table.commit(changes.rewrite(table._loaded, chosen))
+        place = PartitionDecoder(table.view.metadata).values(spec_id, key)
+        rows = {known: (0 if known[0] == place else told[0], told[1]) for known, told in self.base.rows.items()}
+        self.bases.append(BaseState(merged=self.base.merged, rows=rows))
+        self.in_order, self.is_logged = None, False
+        self.log.append(f"foreign rewrite of {place}: {committed.snapshot_id}")
 
     def change_buckets(self) -> None:
         super().change_buckets()

@@ -17,6 +17,7 @@ from pyiceberg.types import IcebergType, LongType
 import pyarctic
 from pyarctic.errors import Unsupported
 from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.transforms import partition_values
 from pyarctic.iceberg.writing import FileNames, NewFile, Target
 from pyarctic.tables.baseload import LoadWriter, Scope
@@ -453,6 +454,7 @@ class KeyedModel:
             change = BaseWrite(handle, scope)._replacing(tuple(files), Note(), transaction)
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
+            remove_quietly(handle.view.io, [file.path for file in files])
             return
         self.log.append(f"transaction {transaction} overwrites partitions with {len(rows)} rows")
         if change is not None:

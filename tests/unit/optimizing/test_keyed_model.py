@@ -70,6 +70,7 @@ class Round:
         self.disturbed: set[tuple[int, str]] = set()
         """Partitions whose Base others have changed meanwhile."""
         self.is_quiet = True
+        self._may_wait = bool(model.begun or model.abandoned)
 
     def run(self) -> Report:
         model, options = self._model, self.options
@@ -108,7 +109,7 @@ class Round:
         model = self._model
         steps = [model.insert, model.upsert, model.delete, model.cdc, model.overwrite, model.overwrite, model.foreign_change]
         steps += [model.foreign_base, model.foreign_delete, model.foreign_delete, model.change_buckets, model.evolve]
-        steps += [model.begin, model.finish, self._healer]
+        steps += [model.begin, model.finish, model.foreign_rewrite, self._healer]
         before = state(model)
         model.log.append("  meanwhile:")
         model.play(self._random.choice(steps))
@@ -123,7 +124,7 @@ class Round:
         """What a round leaves when nobody disturbs it."""
         model, changes = self._model, planned.observation.changes
         assert changes is not None
-        assert changes.oldest_open is None or model.begun or model.abandoned
+        assert changes.oldest_open is None or self._may_wait
         if not self.is_quiet or changes.oldest_open is not None:
             return
         table = model.opened()
@@ -166,7 +167,13 @@ def play(model: HealedKeyed) -> None:
     steps = [model.insert, model.upsert, model.upsert, model.delete, model.cdc, model.cdc]
     steps += [model.upsert_across, model.delete_across, model.overwrite, model.evolve, model.change_buckets]
     if random.random() < 0.5:
-        steps += [model.foreign_change, model.foreign_base, model.foreign_delete, model.foreign_delete]
+        steps += [
+            model.foreign_change,
+            model.foreign_base,
+            model.foreign_rewrite,
+            model.foreign_delete,
+            model.foreign_delete,
+        ]
     if random.random() < 0.4:
         steps += [model.begin, model.finish, model.finish]
     for _ in range(random.choice([2, 3, 4])):
