@@ -115,6 +115,11 @@ class HealedKeyed(KeyedModel):
             if (node := pl.Series([path]).str.extract(_NAMED)[0]) is not None and about in nodes:
                 assert int(node) == nodes[about]
 
+    def check_plain(self) -> None:
+        """PyIceberg reads Base as any table."""
+        rows = self.opened()._loaded.scan().to_arrow()
+        assert tuples([rows]) == self.shown([row for _, row in self.base.rows.values()])
+
     def check_whole(self) -> None:
         table = self.opened()
         for store in (table._loaded, table.change_store._loaded):
