@@ -13,8 +13,10 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
+from pyarctic.optimizing.overlaps import with_overlaps
 from pyarctic.optimizing.rules import CAUSES, RULES, SHAPE
 from pyarctic.optimizing.settings import Settings
+from pyarctic.optimizing.sorting import Order
 
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
@@ -39,6 +41,10 @@ class Observation:
     activity: pl.DataFrame
     """As `history.ACTIVITY`."""
     now: datetime
+    order: Order | None = None
+    """How the rows of partitions are to be sorted."""
+    reach: pl.DataFrame | None = None
+    """As `reach.reach`, if the order has dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,9 +123,12 @@ def _measured_files(observation: Observation) -> pl.DataFrame:
     )
     oldest = observation.times["committed_at"].min()
     came = measured.join(observation.times, on="snapshot_id", how="left", maintain_order="left")
-    return came.with_columns(
+    came = came.with_columns(
         pl.col("committed_at").fill_null(pl.lit(oldest)), pl.col("optimized", "full").fill_null(value=False)
     )
+    if observation.reach is None:
+        return came.with_columns(overlap_depth=pl.lit(None, pl.Int64), overlap_set=pl.lit(None, pl.Int64))
+    return with_overlaps(came, observation.reach, observation.metadata.default_spec_id, settings.overlap_depth)
 
 
 def _width(kind: str) -> pl.Expr:
@@ -142,10 +151,10 @@ def _of_vector(matches: DeleteMatches, column: str) -> pl.Expr:
 def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.DataFrame:
     size, settings = pl.col("file_size_bytes"), observation.settings
     small = pl.col("is_small")
-    sort_order = observation.metadata.default_sort_order_id
-    current_order = (
-        pl.col("sort_order_id").fill_null(0) == sort_order if settings.sort and sort_order else pl.lit(value=True)
-    )
+    order, sort_order = observation.order, observation.metadata.default_sort_order_id
+    by_sort_order = order is not None and order.sorts and not order.z_order
+    current_order = pl.col("sort_order_id").fill_null(0) == sort_order if by_sort_order else pl.lit(value=True)
+    is_deep = pl.col("overlap_set").is_not_null()
     grouped = files.group_by(PARTITION_KEY, maintain_order=True).agg(
         data_files=pl.len().cast(pl.Int64),
         records=pl.col("record_count").sum(),
@@ -156,6 +165,9 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         small_bytes=size.filter(small).sum(),
         large_files=(size > settings.target_bytes * _TOO_LARGE).sum().cast(pl.Int64),
         unsorted_files=(~current_order).sum().cast(pl.Int64),
+        overlap_depth=pl.col("overlap_depth").max(),
+        deep_files=is_deep.sum().cast(pl.Int64),
+        deep_bytes=size.filter(is_deep).sum(),
         equality_files=pl.col("equality_files").max(),
         equality_bytes=pl.col("equality_bytes").max(),
         equality_records=pl.col("equality_records").max(),

@@ -8,7 +8,9 @@ from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
+from pyarctic.optimizing.reach import metric_ids, reach
 from pyarctic.optimizing.settings import Settings
+from pyarctic.optimizing.sorting import table_order
 from pyarctic.tables import Table
 
 
@@ -33,6 +35,10 @@ def observe(table: Table, now: datetime | None = None) -> Observation | None:
             return None
         files = table.file_list
         matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
+        order = table_order(metadata, settings)
+        bounds = None
+        if order is not None and order.dimensions and matches.data.height:
+            bounds = reach(order, files.with_metrics(table.view.io, matches.data, metric_ids(order)))
         statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
         return Observation(
             table=table.name,
@@ -43,6 +49,8 @@ def observe(table: Table, now: datetime | None = None) -> Observation | None:
             times=snapshot_times(metadata),
             activity=writers_activity(statements, settings.quiet_time, now),
             now=now,
+            order=order,
+            reach=bounds,
         )
 
 

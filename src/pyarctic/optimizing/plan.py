@@ -14,13 +14,12 @@ from pyiceberg.transforms import VoidTransform
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.deletes import FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, DeleteMatches
 from pyarctic.iceberg.deletes import KINDS as DELETE_KINDS
+from pyarctic.optimizing.dividing import TASK_KEY, divided, footer_bytes
 from pyarctic.optimizing.evaluate import Evaluation, Observation
+from pyarctic.optimizing.overlaps import NO_SET
 from pyarctic.optimizing.rules import GAINS
 from pyarctic.optimizing.tasks import Action, Kind, Task
 
-_FOOTER_BYTES = 1024
-_FOOTER_BYTES_A_COLUMN = 150
-"""What a small file is made of beside its rows; a merged one has it once."""
 _CONVERT_ROWS = 20_000_000
 """Rows whose keys one task looks at."""
 _COPY_LEAST_ROWS: dict[Kind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}
@@ -111,7 +110,7 @@ def make_plan(
         partitions = partitions.with_columns(is_busy=pl.lit(value=False))
     needy = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
     taken, left_out = _within_limits(needy, observation)
-    files = _marked(evaluation, taken, in_work)
+    files = divided(_marked(evaluation, taken, in_work), observation, settle=kind != "minor")
     merges = _merge_tasks(files.filter("rewrite"), observation)
     converts = _convert_tasks(files, evaluation, in_work)
     numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts], first_task)]
@@ -135,8 +134,8 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
     """As many partitions as the limits of a plan allow; the first always. Busy ones cost next to nothing."""
     settings = observation.settings
     whole = pl.col("kind") == "full"
-    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise("small_files")
-    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise("small_bytes")
+    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise(pl.col("small_files") + pl.col("deep_files"))
+    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise(pl.col("small_bytes") + pl.col("deep_bytes"))
     before_files, before_bytes = files.cum_sum() - files, size.cum_sum() - size
     fits = (files.cum_sum() <= settings.plan_files) & (size.cum_sum() <= settings.plan_bytes)
     first = (before_files == 0) & (before_bytes == 0)
@@ -158,12 +157,13 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     dead = pl.col("own_dead_rows") / pl.col("record_count") + for_all / pl.col("partition_records")
     worn = dead >= settings.major_delete_ratio
     kind = pl.col("partition_kind")
+    is_deep = pl.col("overlap_set").is_not_null() & (kind == "major")
     many_deletes = pl.col("partition_causes").list.contains("delete-ratio")
     files = files.with_columns(
         rewrite=pl.when(kind == "full")
         .then(pl.lit(value=True))
         .when(kind == "major")
-        .then(pl.col("is_small") | (worn & hit))
+        .then(pl.col("is_small") | (worn & hit) | is_deep)
         .otherwise(pl.col("is_fragment")),
     )
     # What stays must not call for the next round by itself.
@@ -172,41 +172,29 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     rest_rows = pl.col("record_count").filter(rest).sum().over(PARTITION_KEY)
     still_worn = many_deletes & (rest_dead >= settings.major_delete_ratio * rest_rows)
     files = files.with_columns(rewrite=pl.col("rewrite") | (still_worn & hit))
-    alone = pl.col("rewrite").sum().over(PARTITION_KEY) < 2
+    alone = ~is_deep & ((pl.col("rewrite") & ~is_deep).sum().over(PARTITION_KEY) < 2)
     useless = alone & ~hit & (kind != "full")
     single_fragment = alone & (kind == "minor")
     return files.with_columns(rewrite=pl.col("rewrite") & ~useless & ~single_fragment & ~pl.col("partition_is_busy"))
 
 
 def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
-    if files.is_empty():
-        return []
-    settings = observation.settings
-    overhead = _footer_bytes(observation.metadata)
-    alive = 1 - (pl.col("own_dead_rows") / pl.col("record_count")).fill_nan(0).clip(0, 1)
-    size = pl.max_horizontal(pl.col("file_size_bytes") - overhead, pl.col("file_size_bytes") / 20) * alive
-    files = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True).with_columns(
-        expected_bytes=size, expected_rows=(pl.col("record_count") - pl.col("own_dead_rows")).clip(lower_bound=0)
-    )
-    total = pl.col("expected_bytes").sum().over(PARTITION_KEY)
-    before = (pl.col("expected_bytes").cum_sum() - pl.col("expected_bytes")).over(PARTITION_KEY)
-    parts = (total / settings.task_bytes).round().clip(lower_bound=1)
-    part = (before * parts / total.clip(lower_bound=1)).floor().clip(upper_bound=parts - 1)
-    grouped = files.with_columns(part=part.cast(pl.Int64)).partition_by([*PARTITION_KEY, "part"], maintain_order=True)
-    return [_merge_task(group, observation) for group in grouped]
-
-
-def _footer_bytes(metadata: TableMetadata) -> int:
-    return _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * len(metadata.schema().field_ids)
+    files = files.sort(*TASK_KEY, "data_sequence_number", "file_path", maintain_order=True)
+    return [_merge_task(group, observation) for group in files.partition_by(TASK_KEY, maintain_order=True)]
 
 
 def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
     settings, metadata = observation.settings, observation.metadata
     first = group.row(0, named=True)
     kind: Kind = first["partition_kind"]
-    sort = settings.sort and kind != "minor" and bool(metadata.sort_order().fields)
+    is_set = first["set"] != NO_SET
+    if is_set and kind == "minor":  # small files that would overlap too deeply if they were only merged
+        kind = "major"
+    order = observation.order
+    sort = order is not None and order.sorts and kind != "minor"
     part = int(group["record_count"].sum()) / max(first["partition_records"], 1)
     shared = int(group.select(pl.col("shared_dead_rows").max()).item() * part)
+    expected_bytes = int(group["expected_bytes"].sum()) + footer_bytes(metadata)
     return Task(
         id=0,
         action="merge",
@@ -217,8 +205,10 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
         partition_key=_destination(first, observation),
         target_bytes=settings.target_bytes,
         expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
-        expected_bytes=int(group["expected_bytes"].sum()) + _footer_bytes(metadata),
+        expected_bytes=expected_bytes,
         sort=sort,
+        z_order=order.z_order if order is not None and sort else (),
+        ranges=max(round(expected_bytes / settings.task_bytes), 1) if is_set else 1,
         copy_least_rows=None if sort else _COPY_LEAST_ROWS[kind],
         reasons=tuple(first["partition_causes"]),
     )

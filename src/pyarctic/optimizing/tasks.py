@@ -46,6 +46,11 @@ class Task:
     expected_rows: int
     expected_bytes: int
     sort: bool = False
+    """Whether rows are sorted: by `z_order` if it is there, else by the table's sort order."""
+    z_order: tuple[int, ...] = ()
+    """Ids of the columns by which rows are clustered."""
+    ranges: int = 1
+    """Into how many ranges of keys an engine may divide the work. Outputs have no key in common either way."""
     copy_least_rows: int | None = None
     """Row groups of at least so many rows are copied undecoded if nothing in them changes; None: all are encoded anew."""
     reasons: tuple[str, ...] = ()
@@ -65,14 +70,19 @@ class Task:
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "files"}
         listed = self.files.drop(_LEFT_OUT, strict=False).write_json()
-        return values | {"reasons": list(self.reasons), "files": json.loads(listed)}
+        return values | {"reasons": list(self.reasons), "z_order": list(self.z_order), "files": json.loads(listed)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         listed = pl.read_json(io.BytesIO(json.dumps(document["files"]).encode()), schema=_WIRE_FILES)
         files = listed.with_columns(pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _LEFT_OUT)
         return cls(
-            **{**document, "files": files.select(FILE_SCHEMA.names()), "reasons": tuple(document["reasons"])},
+            **{
+                **document,
+                "files": files.select(FILE_SCHEMA.names()),
+                "reasons": tuple(document["reasons"]),
+                "z_order": tuple(document["z_order"]),
+            },
         )
 
 
@@ -130,6 +140,8 @@ class TaskResult:
     hash_out: str | None = None
     row_map: str | None = None
     """A Parquet file as ROW_MAP_SCHEMA, to be removed after the commit."""
+    more_row_maps: tuple[str, ...] = ()
+    """Of an attempt that was divided: those of the other parts."""
     bytes_read: int = 0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
@@ -141,9 +153,13 @@ class TaskResult:
         return sum({file.path: file.file_size_bytes for file in self.add}.values())
 
     @property
+    def row_maps(self) -> tuple[str, ...]:
+        return ((self.row_map,) if self.row_map else ()) + self.more_row_maps
+
+    @property
     def paths(self) -> set[str]:
         """Everything the attempt wrote."""
-        return {file.path for file in self.add} | ({self.row_map} if self.row_map else set())
+        return {file.path for file in self.add}.union(self.row_maps)
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -152,7 +168,8 @@ class TaskResult:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         decoder = PartitionDecoder(metadata)
-        return cls(**{**document, "add": tuple(file_from_json(file, decoder) for file in document["add"])})
+        add = tuple(file_from_json(file, decoder) for file in document["add"])
+        return cls(**{**document, "add": add, "more_row_maps": tuple(document["more_row_maps"])})
 
 
 @dataclass(frozen=True, kw_only=True)

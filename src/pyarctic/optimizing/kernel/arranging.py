@@ -1,0 +1,189 @@
+"""In which order a task's rows are written: by the table's sort order, or in z-order.
+
+Both say by which columns rows are sorted, and divide them into parts that lie one behind the other, so that parts can be
+sorted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.types import NestedField
+
+from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.reading import ReadFile
+from pyarctic.iceberg.transforms import apply_transform, source_column
+from pyarctic.optimizing.kernel.clustering import Clusters, expected_files
+from pyarctic.optimizing.kernel.ordering import Key
+from pyarctic.optimizing.ranks import Ranks, ranks
+from pyarctic.optimizing.sorting import z_dimensions
+from pyarctic.optimizing.tasks import Task
+
+SOURCE, POSITION, PART = "\0source", "\0position", "\0part"
+"""Columns that travel with rows that are sorted; no column of a table has such a name."""
+_SAMPLED_ROWS = 256 << 10
+Parts = npt.NDArray[np.int32]
+
+
+class Arrangement(Protocol):
+    """An order of rows. Batches have the table's columns, or at least those of `sources_of`."""
+
+    @property
+    def keys(self) -> list[Key]:
+        """What rows are sorted by."""
+        ...
+
+    def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns that `keys` names; the first one first."""
+        ...
+
+    def parts(self, columns: dict[str, pa.Array]) -> Parts:
+        """The part that each row belongs to."""
+        ...
+
+    @property
+    def parts_are_files(self) -> bool:
+        """Whether every part begins a file."""
+        ...
+
+    def files(self, part: int) -> int:
+        """How many files such a part is expected to make."""
+        ...
+
+
+def sources_of(metadata: TableMetadata, task: Task) -> list[NestedField]:
+    """The columns that a task is sorted by."""
+    schema = metadata.schema()
+    asked = set(task.z_order) or {field.source_id for field in metadata.sort_order().fields}
+    return [field for field in schema.fields if asked & set(Schema(field).field_ids)]
+
+
+def sample_step(task: Task) -> int:
+    """A sample has one row of so many."""
+    return max(task.expected_rows // _SAMPLED_ROWS, 1)
+
+
+def sampled_rows(files: Iterable[ReadFile], fields: list[NestedField], step: int) -> pa.RecordBatch:
+    """Some rows of files, dead ones too: they do no harm."""
+    parts = [pa.RecordBatch.from_pylist([], schema=arrow_schema(fields))]
+    for file in files:
+        for piece in file.pieces(fields):
+            rows = file.projected(piece, fields)
+            parts.append(rows.take(pa.array(np.arange(0, rows.num_rows, step))))
+    return pa.concat_batches(parts)
+
+
+def count_parts(counts: dict[int, int], parts: Parts) -> None:
+    """Note how many more rows each part has."""
+    for part, rows in zip(*np.unique(parts, return_counts=True), strict=True):
+        counts[int(part)] = counts.get(int(part), 0) + int(rows)
+
+
+def arranged(metadata: TableMetadata, task: Task, sample: pa.RecordBatch | None) -> Arrangement:
+    """The order that a task wants. `sample` has some rows of all; without it rows are in one part, and not in z-order."""
+    if task.z_order:
+        assert sample is not None  # noqa: S101  # the files of z-order are made of it
+        found = _ranks(metadata, task, sample)
+        clusters = Clusters.of(found, expected_files(task.expected_bytes, task.target_bytes))
+        return ByCurve(metadata=metadata, task=task, clusters=clusters)
+    whole = ByOrder(metadata=metadata, task=task, splitters=pl.Series([], dtype=pl.Null))
+    if sample is None or task.ranges < 2:
+        return whole
+    first = pl.Series(pl.from_arrow(next(iter(whole.columns(sample).values())))).drop_nulls().sort()
+    at = [len(first) * part // task.ranges for part in range(1, task.ranges)] if len(first) else []
+    return ByOrder(metadata=metadata, task=task, splitters=first.gather(at).unique().sort())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByOrder:
+    """By the table's sort order. Parts are ranges of the first key."""
+
+    metadata: TableMetadata
+    task: Task
+    splitters: pl.Series
+    """The greatest keys of all parts but the last."""
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        return [
+            Key(
+                column=f"\0key{number}",
+                descending=field.direction == SortDirection.DESC,
+                nulls_last=field.null_order == NullOrder.NULLS_LAST,
+            )
+            for number, field in enumerate(self.metadata.sort_order().fields)
+        ]
+
+    def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        schema = self.metadata.schema()
+        found = {}
+        for key, field in zip(self.keys, self.metadata.sort_order().fields, strict=True):
+            source = source_column(schema, field.source_id, rows)
+            found[key.column] = _sortable(apply_transform(field.transform, schema.find_type(field.source_id), source))
+        return found
+
+    def parts(self, columns: dict[str, pa.Array]) -> Parts:
+        first = self.keys[0]
+        values = pl.Series(pl.from_arrow(columns[first.column]))
+        if not len(self.splitters):
+            return np.zeros(len(values), np.int32)
+        found = self.splitters.search_sorted(values, side="left").to_numpy().astype(np.int32)
+        last = len(self.splitters)
+        found = last - found if first.descending else found
+        found[values.is_null().to_numpy()] = last if first.nulls_last else 0
+        return found
+
+    parts_are_files = False
+
+    def files(self, part: int) -> int:  # noqa: ARG002  # as any number of them
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByCurve:
+    """In z-order. Parts are the leaves of the tree."""
+
+    metadata: TableMetadata
+    task: Task
+    clusters: Clusters
+
+    @property
+    def keys(self) -> list[Key]:
+        return [Key(column=PART), Key(column="\0key0")]
+
+    def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        found = _ranks(self.metadata, self.task, rows)
+        leaves = self.clusters.leaves(found)
+        return {PART: pa.array(leaves), "\0key0": self.clusters.keys(found, leaves).cast(pa.binary())}
+
+    def parts(self, columns: dict[str, pa.Array]) -> Parts:
+        return np.asarray(columns[PART].to_numpy(), np.int32)
+
+    parts_are_files = True
+
+    def files(self, part: int) -> int:
+        return int(self.clusters.files[part])
+
+
+def _ranks(metadata: TableMetadata, task: Task, rows: pa.RecordBatch) -> Ranks:
+    schema = metadata.schema()
+    found = [
+        ranks(dimension.type, source_column(schema, dimension.field_id, rows), dimension.prefix_bytes)
+        for dimension in z_dimensions(metadata, task.z_order)
+    ]
+    return np.column_stack(found)
+
+
+def _sortable(values: pa.Array) -> pa.Array:
+    """In a type that Polars orders as Iceberg does."""
+    return values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else values
