@@ -30,6 +30,7 @@ from tests.healing import heal
 
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
+Z_ORDERS = ("id, f", "s, pad", "k, t, pad", "f", "k, s, n.a")
 PARTITIONS = ("whole", "identity", "bucket", "day")
 Lake = tuple[Catalog, Iterator[int]]
 
@@ -92,6 +93,8 @@ def made(lake: Lake, version: int, seed: int) -> tuple[HealedTable, int]:
         "self-optimizing.full.trigger.position-delete-size": str(random.choice([1000, 1 << 20])),
         "write.delete.granularity": random.choice(["file", "partition"]),
         "self-optimizing.max-task-size-bytes": str(target * random.choice([2, 4, 8])),
+        "self-optimizing.sort.trigger.overlap-depth": random.choice(["2", "3", "4", "-1"]),
+        **random.choice([{}, {}, {"self-optimizing.z-order": random.choice(Z_ORDERS)}]),
     }
     table.create(version, random.choice(PARTITIONS), random.choice(sorted(SORTS)), properties)
     fill(table, target)

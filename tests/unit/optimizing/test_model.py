@@ -51,6 +51,8 @@ def properties(random: Random) -> dict[str, str]:
         "self-optimizing.max-task-size-bytes": str(random.choice([16 << 10, 1 << 20])),
         "write.delete.granularity": random.choice(["file", "partition"]),
         "write.parquet.row-group-limit": str(random.choice([20, 300, 100_000])),
+        "self-optimizing.sort.trigger.overlap-depth": random.choice(["2", "4", "-1"]),
+        **random.choice([{}, {}, {"self-optimizing.z-order": random.choice(["id", "s, f", "k, t, n.a"])}]),
     }
 
 
