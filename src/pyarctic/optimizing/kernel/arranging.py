@@ -6,7 +6,7 @@ sorted apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -26,7 +26,7 @@ from pyarctic.iceberg.transforms import apply_transform, source_column
 from pyarctic.optimizing.kernel.clustering import Clusters, expected_files
 from pyarctic.optimizing.kernel.ordering import Key
 from pyarctic.optimizing.ranks import Ranks, ranks
-from pyarctic.optimizing.sorting import z_dimensions
+from pyarctic.optimizing.sorting import Dimension, z_dimensions
 from pyarctic.optimizing.tasks import Task
 
 SOURCE, POSITION, PART = "\0source", "\0position", "\0part"
@@ -41,6 +41,16 @@ class Arrangement(Protocol):
     @property
     def keys(self) -> list[Key]:
         """What rows are sorted by."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        ...
+
+    @property
+    def sample(self) -> dict[str, pa.Array]:
+        """The columns of the rows that were sampled."""
         ...
 
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -90,18 +100,18 @@ def count_parts(counts: dict[int, int], parts: Parts) -> None:
 
 
 def arranged(metadata: TableMetadata, task: Task, sample: pa.RecordBatch | None) -> Arrangement:
-    """The order that a task wants. `sample` has some rows of all; without it rows are in one part, and not in z-order."""
+    """The order that a task wants. `sample` has some rows of all; without it there is one part, and z-order cannot be."""
+    if sample is None:
+        return ByOrder(metadata=metadata, splitters=pl.Series([], dtype=pl.Null), sample={})
     if task.z_order:
-        assert sample is not None  # noqa: S101  # the files of z-order are made of it
-        found = _ranks(metadata, task, sample)
+        dimensions = z_dimensions(metadata, task.z_order)
+        found = _ranks(metadata, dimensions, sample)
         clusters = Clusters.of(found, expected_files(task.expected_bytes, task.target_bytes))
-        return ByCurve(metadata=metadata, task=task, clusters=clusters)
-    whole = ByOrder(metadata=metadata, task=task, splitters=pl.Series([], dtype=pl.Null))
-    if sample is None or task.ranges < 2:
-        return whole
-    first = pl.Series(pl.from_arrow(next(iter(whole.columns(sample).values())))).drop_nulls().sort()
+        return ByCurve(metadata=metadata, dimensions=dimensions, clusters=clusters, sampled=found)
+    columns = arranged(metadata, task, None).columns(sample)
+    first = pl.Series(pl.from_arrow(next(iter(columns.values())))).drop_nulls().sort()
     at = [len(first) * part // task.ranges for part in range(1, task.ranges)] if len(first) else []
-    return ByOrder(metadata=metadata, task=task, splitters=first.gather(at).unique().sort())
+    return ByOrder(metadata=metadata, splitters=first.gather(at).unique().sort(), sample=columns)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,9 +119,9 @@ class ByOrder:
     """By the table's sort order. Parts are ranges of the first key."""
 
     metadata: TableMetadata
-    task: Task
     splitters: pl.Series
     """The greatest keys of all parts but the last."""
+    sample: dict[str, pa.Array]
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -123,6 +133,10 @@ class ByOrder:
             )
             for number, field in enumerate(self.metadata.sort_order().fields)
         ]
+
+    @property
+    def count(self) -> int:
+        return len(self.splitters) + 1
 
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         schema = self.metadata.schema()
@@ -154,15 +168,26 @@ class ByCurve:
     """In z-order. Parts are the leaves of the tree."""
 
     metadata: TableMetadata
-    task: Task
+    dimensions: tuple[Dimension, ...]
     clusters: Clusters
+    sampled: Ranks
 
     @property
     def keys(self) -> list[Key]:
         return [Key(column=PART), Key(column="\0key0")]
 
+    @property
+    def count(self) -> int:
+        return len(self.clusters.files)
+
+    @property
+    def sample(self) -> dict[str, pa.Array]:
+        return self._columns(self.sampled)
+
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-        found = _ranks(self.metadata, self.task, rows)
+        return self._columns(_ranks(self.metadata, self.dimensions, rows))
+
+    def _columns(self, found: Ranks) -> dict[str, pa.Array]:
         leaves = self.clusters.leaves(found)
         return {PART: pa.array(leaves), "\0key0": self.clusters.keys(found, leaves).cast(pa.binary())}
 
@@ -175,11 +200,11 @@ class ByCurve:
         return int(self.clusters.files[part])
 
 
-def _ranks(metadata: TableMetadata, task: Task, rows: pa.RecordBatch) -> Ranks:
+def _ranks(metadata: TableMetadata, dimensions: Sequence[Dimension], rows: pa.RecordBatch) -> Ranks:
     schema = metadata.schema()
     found = [
         ranks(dimension.type, source_column(schema, dimension.field_id, rows), dimension.prefix_bytes)
-        for dimension in z_dimensions(metadata, task.z_order)
+        for dimension in dimensions
     ]
     return np.column_stack(found)
 
