@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -151,7 +152,7 @@ def test_a_set_is_sorted_by_many_executors(oracle: Oracle, version: int) -> None
     assert content(found) == [row for row in before if not any(row.startswith(start) for start in gone)]
     assert report.after.data_files > 4
     bounds = ranges(found, "x")
-    assert all(high <= low for (_, high), (low, _) in zip(bounds, bounds[1:], strict=False)), bounds
+    assert all(high <= low for (_, high), (low, _) in pairwise(bounds)), bounds
     listed = changes.files(found).filter(pl.col("content") == 0)
     assert set(listed["sort_order_id"]) == {1}
     assert missing(found) == leftovers_of_ours(found) == []
@@ -236,7 +237,7 @@ class _Meanwhile:
         self._oracle = oracle
         self._others = others
 
-    def run(self, job: Any, io: Any, tasks: list[Task], listen: Any) -> Generator[TaskOutcome, None, None]:
+    def run(self, job: Any, io: Any, tasks: Sequence[Task], listen: Any) -> Generator[TaskOutcome, None, None]:
         outcomes = list(SparkEngine(self._oracle.spark).run(job, io, tasks, listen))
         assert all(isinstance(outcome, TaskResult) for outcome in outcomes), outcomes
         self._others()

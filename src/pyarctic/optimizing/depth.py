@@ -43,9 +43,7 @@ class Boxes:
         return len(self.partition)
 
     def taken(self, rows: Mask | Integers) -> Self:
-        return type(self)(
-            partition=self.partition[rows], low=self.low[rows], high=self.high[rows], weight=self.weight[rows]
-        )
+        return type(self)(partition=self.partition[rows], low=self.low[rows], high=self.high[rows], weight=self.weight[rows])
 
     def places(self) -> tuple[Integers, Integers]:
         """Bounds as even numbers that count through those of each dimension: between any two is an odd one."""

@@ -79,6 +79,4 @@ def _settled_partition(files: pl.DataFrame, threshold: int, target_bytes: int) -
     pack_bytes = files.select(pl.col("expected_bytes").filter("rewrite").sum().over("set", "part")).to_series()
     weight = (pack_bytes / target_bytes).ceil().clip(lower_bound=1).cast(pl.Int64).to_numpy()
     found = settled(files, items, is_set, np.where(is_sorted, 1, weight), threshold)
-    return files.with_columns(
-        set=pl.Series(found), rewrite=pl.col("rewrite") | pl.Series(found != NO_SET)
-    )
+    return files.with_columns(set=pl.Series(found), rewrite=pl.col("rewrite") | pl.Series(found != NO_SET))

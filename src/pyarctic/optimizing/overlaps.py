@@ -37,7 +37,7 @@ class _Reaches:
     def of(cls, files: pl.DataFrame) -> Self:
         columns = sum(name.startswith(low_column(0)[:-1]) for name in files.columns)
         codes = files.select(pl.struct(PARTITION_KEY).rank("dense").cast(pl.Int64)).to_series().to_numpy()
-        rows = files.select(pl.arg_where("is_measured")).to_series().to_numpy().astype(np.int64)
+        rows = files.select(pl.arg_where(pl.col("is_measured"))).to_series().to_numpy().astype(np.int64)
         rows = rows[np.argsort(codes[rows], kind="stable")]
         low, high = (
             np.column_stack([files[name(number)].to_numpy()[rows] for number in range(columns)]).astype(np.uint64)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder

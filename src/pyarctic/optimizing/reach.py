@@ -62,9 +62,7 @@ def _interval(dimension: Dimension, files: pl.DataFrame, *, coarse: bool) -> tup
     known = is_empty | (has_low & has_high & (low <= high))
     low, high = np.where(is_empty, NULL_LAST, low), np.where(is_empty, NULL, high)
     low, high = _with_key(low, high, ~(nans == 0), NAN)
-    low, high = _with_key(
-        low, high, ~(nulls == 0) & (not dimension.is_required), NULL if dimension.nulls_low else NULL_LAST
-    )
+    low, high = _with_key(low, high, ~(nulls == 0) & (not dimension.is_required), NULL if dimension.nulls_low else NULL_LAST)
     known &= low <= high  # not so in a file without rows
     return np.where(known, low, NULL), np.where(known, high, NULL_LAST), known
 

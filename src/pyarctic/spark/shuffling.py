@@ -131,7 +131,7 @@ class Shuffle:
         return int(row["attempt"])
 
 
-class Lost(Exception):  # noqa: N818  # the cause is the error
+class Lost(Exception):  # the cause is the error
     """Spark gave a task up; attempts with these ids may have left something."""
 
     def __init__(self, losers: tuple[int, ...]) -> None:

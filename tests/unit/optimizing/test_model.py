@@ -68,7 +68,8 @@ class Round:
     def run(self) -> Report:
         table = self._table
         table.replaced, table.moved_deletes = set(), False
-        engine = InProcessEngine(after_task=self._others, before_commit=self._others)
+        divides = self._random.random() < 0.5
+        engine = InProcessEngine(after_task=self._others, before_commit=self._others, divides=divides)
         onlooker = Onlooker(self._others)
         memory = self._random.choice([16 << 10, 64 << 20])
         options = Options(kind=self.kind, verify=self._random.random() < 0.7, memory_bytes=memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import hypothesis.strategies as st
@@ -46,7 +46,7 @@ def depth_at(listed: list[tuple[Interval, ...]], point: tuple[float, ...]) -> in
 
 def places(listed: list[tuple[Interval, ...]], dimension: int) -> list[float]:
     ends = sorted({end for box in listed for end in box[dimension]})
-    return [*map(float, ends), *((a + b) / 2 for a, b in zip(ends, ends[1:], strict=False))]
+    return [*map(float, ends), *((a + b) / 2 for a, b in pairwise(ends))]
 
 
 def true_depth(listed: list[tuple[Interval, ...]]) -> int:
@@ -159,8 +159,8 @@ def test_what_is_settled_lies_below_the_threshold(dimensions: int, data: st.Data
         assert (found == NO_SET).all()
         return
     after = [box for box, name, pack in zip(listed, found, packed, strict=True) if name == NO_SET and not pack]
-    for name in set(found.tolist()) - {NO_SET}:
-        after.append(hull([box for box, own in zip(listed, found, strict=True) if own == name]))
+    sets = set(found.tolist()) - {NO_SET}
+    after += [hull([box for box, own in zip(listed, found, strict=True) if own == name]) for name in sets]
     loose = [box for box, name, pack in zip(listed, found, packed, strict=True) if name == NO_SET and pack]
     after += [hull(loose)] * int(weight.max()) if loose else []
     # Points count as one wherever they are; hulls of sets are no files, and hold all of their ends.
@@ -185,7 +185,7 @@ def test_new_files_in_a_narrow_range_concern_only_their_neighbours() -> None:
 
 
 def test_a_key_that_fills_many_files_is_no_reason() -> None:
-    sorted_files = [(0, ((1, 5),)), *[(0, ((5, 5),))] * 20, (0, ((5, 9),))]
+    sorted_files: list[Box] = [(0, ((1, 5),)), *[(0, ((5, 5),))] * 20, (0, ((5, 9),))]
     assert depths(boxes_of(sorted_files))[1].tolist() == [1]
 
 
