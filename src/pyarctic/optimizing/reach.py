@@ -99,7 +99,7 @@ def _decoded(type_: IcebergType, raw: pl.Series) -> pa.Array:
     if isinstance(type_, DecimalType):
         return _decimals(type_, raw)
     if isinstance(type_, BooleanType):
-        return (raw == b"\1").to_arrow()
+        return pl.select(pl.lit(raw) == pl.lit(b"\1")).to_series().to_arrow()
     known = bound_from_bytes(pl.lit(raw), type_)
     if known is None:
         return raw.to_arrow().cast(pa.binary())

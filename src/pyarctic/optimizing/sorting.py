@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.io.pyarrow import MetricsMode, compute_statistics_plan
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, TruncateTransform
@@ -109,7 +109,8 @@ def _dimension(metadata: TableMetadata, field_id: int, transform: Transform[Any,
     schema = metadata.schema()
     field = schema.find_field(field_id)
     top_level = any(field.field_id == field_id for field in schema.fields)
-    length = _mode(metadata, field_id).length
+    mode = _mode(metadata, field_id)
+    length = None if mode is None else mode.length
     return Dimension(
         field_id=field_id,
         type=field.field_type,
@@ -120,13 +121,15 @@ def _dimension(metadata: TableMetadata, field_id: int, transform: Transform[Any,
     )
 
 
-def _mode(metadata: TableMetadata, field_id: int) -> Any:
-    return compute_statistics_plan(metadata.schema(), dict(metadata.properties))[field_id].mode
+def _mode(metadata: TableMetadata, field_id: int) -> MetricsMode | None:
+    """Which metrics files that are written for the table tell of a column; None: the column is gone."""
+    collector = compute_statistics_plan(metadata.schema(), dict(metadata.properties)).get(field_id)
+    return None if collector is None else collector.mode
 
 
 def _has_bounds(metadata: TableMetadata, field_id: int) -> bool:
-    """Whether files that are written for the table tell bounds of the column."""
-    return _mode(metadata, field_id).type.value in ("truncate", "full")
+    mode = _mode(metadata, field_id)
+    return mode is not None and mode.type.value in ("truncate", "full")
 
 
 def _blindness(name: str) -> str:

@@ -215,12 +215,7 @@ class _Ranges:
 
 
 _SAMPLE_EVERY = 16
-"""A sample holds every sixteenth row."""
-
-
-def sampled(values: pl.Series) -> pl.Series:
-    """Of neighbouring values of a key as many as a sample wants."""
-    return values.gather_every(_SAMPLE_EVERY)
+"""A sample holds every sixteenth row, unless it is told otherwise."""
 
 
 def _column(batch: pa.RecordBatch, key: Key) -> pl.Series:
