@@ -91,8 +91,8 @@ def columns(*order: int | None) -> pa.Table:
 @pytest.mark.parametrize("name", VALUES)
 def test_bounds_have_the_ranks_of_the_rows(lake: Catalog, name: str) -> None:
     table = lake.create_table("db.t", SCHEMA)
-    for order in ((0, 1), (1, 1), (0, None), (None, None)):
-        changes.apply(table, lambda t, order=order: changes.append(t, columns(*order)))  # type: ignore[misc]
+    for chosen in ((0, 1), (1, 1), (0, None), (None, None)):
+        changes.apply(table, lambda t, chosen=chosen: changes.append(t, columns(*chosen)))  # type: ignore[misc]
     opened = pyarctic.table("lake.db.t")
     metadata = opened.view.metadata
     order = table_order(metadata, replace(Settings.of({}), z_order=(name,)))
