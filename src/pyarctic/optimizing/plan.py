@@ -193,7 +193,9 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
     sort = order is not None and order.sorts and kind != "minor"
     part = int(group["record_count"].sum()) / max(first["partition_records"], 1)
     shared = int(group.select(pl.col("shared_dead_rows").max()).item() * part)
-    expected_bytes = int(group["expected_bytes"].sum()) + footer_bytes(metadata)
+    rows = int(group["expected_rows"].sum())
+    expected_rows = max(rows - shared, 0)
+    expected_bytes = int(group["expected_bytes"].sum() * expected_rows / max(rows, 1)) + footer_bytes(metadata)
     return Task(
         id=0,
         action="merge",
@@ -203,7 +205,7 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
         spec_id=metadata.default_spec_id,
         partition_key=_destination(first, observation),
         target_bytes=settings.target_bytes,
-        expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
+        expected_rows=expected_rows,
         expected_bytes=expected_bytes,
         sort=sort,
         z_order=order.z_order if order is not None and sort else (),

@@ -325,6 +325,22 @@ def test_explain_tells_the_measure(lake: Catalog) -> None:
     assert (task.data_files, task.sort) == (5, True)
 
 
+@pytest.mark.parametrize("divides", [False, True])
+@pytest.mark.parametrize("z_order", [None, "x, y"])
+def test_rows_that_nobody_knew_to_be_dead(lake: Catalog, z_order: str | None, divides: bool) -> None:
+    """How many rows equality deletes hit is known when they are read; files have the right size all the same."""
+    more = {"self_optimizing__z_order": z_order} if z_order else {}
+    append = made(lake, None if z_order else by(2), self_optimizing__max_task_size_bytes="128KiB", **more)
+    for _ in range(8):
+        append()
+    dead = pa.table({"id": pa.array([number for number in ids() if number % 10 > 1], pa.int64())})
+    changes.apply(lake.load_table("db.t"), lambda t: changes.equality_delete(t, dead))
+    healed(kind="full", divides=divides)
+    assert opened().file_list.frame().height <= 2
+    assert not healed(kind="full").changed
+    assert planned() == 0
+
+
 @pytest.mark.parametrize("most", [2, 3])
 def test_more_ranges_than_files_may_be_open(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "_MOST_RANGES", most)

@@ -83,13 +83,15 @@ def sample_step(task: Task) -> int:
     return max(task.expected_rows // _SAMPLED_ROWS, 1)
 
 
-def sampled_rows(files: Iterable[ReadFile], fields: list[NestedField], step: int) -> pa.RecordBatch:
-    """Some rows of files, dead ones too: they do no harm."""
+def sampled_rows(files: Iterable[ReadFile], fields: list[NestedField], step: int, *, living: bool) -> pa.RecordBatch:
+    """Some rows of files: of those that live, or of all, where dead ones do no harm."""
     parts = [pa.RecordBatch.from_pylist([], schema=arrow_schema(fields))]
     for file in files:
-        for piece in file.pieces(fields):
+        pieces = file.living(fields) if living else ((piece, None) for piece in file.pieces(fields))
+        for piece, alive in pieces:
             rows = file.projected(piece, fields)
-            parts.append(rows.take(pa.array(np.arange(0, rows.num_rows, step))))
+            chosen = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
+            parts.append(rows.take(pa.array(chosen[::step])))
     return pa.concat_batches(parts)
 
 
@@ -100,18 +102,28 @@ def count_parts(counts: dict[int, int], parts: Parts) -> None:
 
 
 def arranged(metadata: TableMetadata, task: Task, sample: pa.RecordBatch | None) -> Arrangement:
-    """The order that a task wants. `sample` has some rows of all; without it there is one part, and z-order cannot be."""
+    """The order that a task wants. `sample` has some of the living rows, which tell how many there are, as nobody could
+    when the task was planned; without it there is one part, and z-order cannot be."""
     if sample is None:
         return ByOrder(metadata=metadata, splitters=pl.Series([], dtype=pl.Null), sample={})
+    size = sample.num_rows * sample_step(task) * _row_bytes(task)
     if task.z_order:
         dimensions = z_dimensions(metadata, task.z_order)
         found = _ranks(metadata, dimensions, sample)
-        clusters = Clusters.of(found, expected_files(task.expected_bytes, task.target_bytes))
+        clusters = Clusters.of(found, expected_files(size, task.target_bytes))
         return ByCurve(metadata=metadata, dimensions=dimensions, clusters=clusters, sampled=found)
     columns = arranged(metadata, task, None).columns(sample)
     first = pl.Series(pl.from_arrow(next(iter(columns.values())))).drop_nulls().sort()
-    at = [len(first) * part // task.ranges for part in range(1, task.ranges)] if len(first) else []
+    ranges = max(round(task.ranges * size / max(task.expected_bytes, 1)), 1)
+    at = [len(first) * part // ranges for part in range(1, ranges)] if len(first) else []
     return ByOrder(metadata=metadata, splitters=first.gather(at).unique().sort(), sample=columns)
+
+
+def _row_bytes(task: Task) -> float:
+    """What a row is expected to weigh. What was planned knows the weight of footers; but if nearly all rows were thought to
+    be dead, it is made of nothing else."""
+    planned = task.expected_bytes / max(task.expected_rows, 1)
+    return min(planned, task.input_bytes / max(int(task.data["record_count"].sum()), 1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -27,7 +27,7 @@ _ROOMY = 1.15
 """Sizes of files are estimates here, and sorted rows shrink more often than they grow."""
 
 
-def expected_files(expected_bytes: int, target_bytes: int) -> int:
+def expected_files(expected_bytes: float, target_bytes: int) -> int:
     """Into how many files rows are divided."""
     size = expected_bytes / target_bytes
     return 1 if size < _ONE_FILE else max(round(size / _ROOMY), 2)

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
 
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.deletefiles import Mask
@@ -123,7 +122,8 @@ class _Merge:
         task, metadata = self._attempt.task, self._attempt.job.metadata
         if task.sort:
             sources = sources_of(metadata, task)
-            sample = self._sampled(sources, sample_step(task)) if task.z_order else None
+            files = self._attempt.reading().files()
+            sample = sampled_rows(files, sources, sample_step(task), living=True) if task.z_order else None
             self._arrangement = arranged(metadata, task, sample)
         keys = self._arrangement.keys if self._arrangement is not None else []
         if task.partition_key is None:
@@ -173,11 +173,8 @@ class _Merge:
         if task.partition_key is None:
             asked = {field.source_id for field in metadata.specs()[task.spec_id].fields}
             fields += [f for f in metadata.schema().fields if f not in fields and asked & set(Schema(f).field_ids)]
-        keys = self._keys(self._sampled(fields, self._step))
-        return pl.Series(pl.from_arrow(next(iter(keys.values()))))
-
-    def _sampled(self, fields: list[NestedField], step: int) -> pa.RecordBatch:
-        return sampled_rows(self._attempt.reading().bare_files(), fields, step)
+        rows = sampled_rows(self._attempt.reading().bare_files(), fields, self._step, living=False)
+        return pl.Series(pl.from_arrow(next(iter(self._keys(rows).values()))))
 
     def _write_sorted(self, batch: pa.RecordBatch) -> None:
         rows, target = batch.select(self._names), self._attempt.target()

@@ -47,11 +47,8 @@ _PARCEL_BYTES = 4 << 20
 
 def sampled(bench: Bench, task: Task, sources: Iterable[int]) -> bytes:
     """Some keys of the data files with these numbers, as Arrow's bytes."""
-    metadata = bench.job.metadata
-    parts = [
-        sampled_rows(_attempt(bench, task, source).reading().bare_files(), sources_of(metadata, task), sample_step(task))
-        for source in sources
-    ]
+    fields, step = sources_of(bench.job.metadata, task), sample_step(task)
+    parts = [sampled_rows(_attempt(bench, task, source).reading().files(), fields, step, living=True) for source in sources]
     return _packed(pa.concat_batches(parts))
 
 
