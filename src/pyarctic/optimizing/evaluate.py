@@ -22,6 +22,8 @@ SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
 _TOO_LARGE = 1.5
 """More than what is written on purpose: sizes are known only afterwards, and what is judged too large is written again."""
+_TOO_LARGE_IN_Z_ORDER = 2.5
+"""Files in z-order are divided by rows, and not by what they come to."""
 _POSITION_BYTES = 3
 """About what a deleted key takes as a position."""
 
@@ -155,6 +157,7 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
     by_sort_order = order is not None and order.sorts and not order.z_order
     current_order = pl.col("sort_order_id").fill_null(0) == sort_order if by_sort_order else pl.lit(value=True)
     is_deep = pl.col("overlap_set").is_not_null()
+    too_large = _TOO_LARGE if order is None or not order.z_order else _TOO_LARGE_IN_Z_ORDER
     grouped = files.group_by(PARTITION_KEY, maintain_order=True).agg(
         data_files=pl.len().cast(pl.Int64),
         records=pl.col("record_count").sum(),
@@ -163,7 +166,7 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         fragment_bytes=size.filter("is_fragment").sum(),
         small_files=small.sum().cast(pl.Int64),
         small_bytes=size.filter(small).sum(),
-        large_files=(size > settings.target_bytes * _TOO_LARGE).sum().cast(pl.Int64),
+        large_files=(size > settings.target_bytes * too_large).sum().cast(pl.Int64),
         unsorted_files=(~current_order).sum().cast(pl.Int64),
         overlap_depth=pl.col("overlap_depth").max(),
         deep_files=is_deep.sum().cast(pl.Int64),

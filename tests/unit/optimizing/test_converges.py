@@ -185,11 +185,12 @@ def check_full(table: HealedTable, target: int) -> None:
     assert set(files["spec_id"]) == {metadata.default_spec_id}
     for (partition,), group in files.group_by("partition"):
         sizes = group["file_size_bytes"].sort() / target
-        assert sizes.max() <= 1.25, f"{partition}: {sizes.to_list()}"  # type: ignore[operator]
+        clusters = "self-optimizing.z-order" in metadata.properties  # which are divided before they are written
+        assert sizes.max() <= (2 if clusters else 1.25), f"{partition}: {sizes.to_list()}"  # type: ignore[operator]
         small = sizes.filter(sizes < 0.75)
-        if len(metadata.specs()) == 1:
+        if len(metadata.specs()) == 1 and not clusters:
             assert len(small) < 2, f"{partition}: {sizes.to_list()}"
-        else:  # rows of several old partitions came here one by one, and are packed only if that saves files
+        else:  # rows of several old partitions may have come here one by one, and are packed only if that saves files
             assert len(small) <= math.ceil(small.sum()), f"{partition}: {sizes.to_list()}"
 
 

@@ -20,10 +20,10 @@ from pyarctic.optimizing.ranks import Ranks
 
 Integers = npt.NDArray[np.int64]
 _QUANTILES = 65_535
-_EVEN, _EVEN_ENOUGH = 0.2, 0.35
+_EVEN, _EVEN_ENOUGH = 0.15, 0.25
 """How far shares of rows may be from what they should be: the columns take turns, or the best one is taken."""
-_ONE_FILE = 1.4
-_ROOMY = 1.15
+_ONE_FILE = 1.5
+_ROOMY = 1.25
 """Sizes of files are estimates here, and sorted rows shrink more often than they grow."""
 
 
@@ -105,6 +105,8 @@ class _Tree:
     def __init__(self, sample: Ranks, files: int) -> None:
         self.nodes: list[tuple[int, int, int, int]] = []
         self.leaves: list[int] = []
+        self._file_rows = len(sample) / files
+        """Of the sample, for each file. Shares are compared with it at every node, so that errors do not add up."""
         self._grown(sample, files, 0)
 
     def _grown(self, sample: Ranks, files: int, turn: int) -> int:
@@ -121,8 +123,7 @@ class _Tree:
         self.nodes[number] = (column, int(at), below, above)
         return number
 
-    @staticmethod
-    def _split(sample: Ranks, files: int, turn: int) -> tuple[int, np.uint64, int] | None:
+    def _split(self, sample: Ranks, files: int, turn: int) -> tuple[int, np.uint64, int] | None:
         """Column, rank, and how many files lie below it."""
         best: tuple[float, int, np.uint64, int] | None = None
         for step in range(sample.shape[1]):
@@ -130,9 +131,10 @@ class _Tree:
             values = np.sort(sample[:, column])
             near = values[len(values) * (files // 2) // files]
             for at in {near, values[min(int(np.searchsorted(values, near, side="right")), len(values) - 1)]}:
-                share = np.searchsorted(values, at) / len(values) * files
+                share = int(np.searchsorted(values, at)) / self._file_rows
                 part = min(max(round(share), 1), files - 1)
-                error = max(abs(share / part - 1), abs((files - share) / (files - part) - 1))
+                rest = len(values) / self._file_rows - share
+                error = max(abs(share / part - 1), abs(rest / (files - part) - 1))
                 if best is None or error < best[0]:
                     best = (error, column, at, part)
             if best is not None and best[0] <= _EVEN:
