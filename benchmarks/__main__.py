@@ -19,6 +19,7 @@ from benchmarks import healing, healwork, merging, pipeline, tables
 from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
 from benchmarks.measuring import in_turns, run_work, side_by_side
+from benchmarks.sorting import sorting
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--only",
-        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "merging", "pipeline", "heal"],
+        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "merging", "sorting", "pipeline", "heal"],
         help="run one part",
     )
     known = "; ".join(f"of `{part}`: {', '.join(cases)}" for part, cases in _CASES.items())
@@ -42,6 +43,7 @@ def main() -> int:
         "write": write,
         "commit": commit,
         "keyed": keyed_tables,
+        "sorting": sorting,
     }
     parts["merging"] = partial(merging.merging, cases=options.case)
     parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)

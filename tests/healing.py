@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Sequence
 
+import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from pyarctic.optimizing import Job, KindChoice, Options, Plan, Progress, Report, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.optimizing.kernel import Bench, execute
+from pyarctic.optimizing.kernel.ranging import Ranging, Written, joined, sampled, together
 from pyarctic.optimizing.run import optimize_table
 from pyarctic.tables import Table
 
@@ -24,8 +26,10 @@ class InProcessEngine:
 
     name = "in-process"
 
-    def __init__(self, after_task: Meanwhile = nobody, before_commit: Meanwhile = nobody) -> None:
-        """`after_task` is called after each task but the last, `before_commit` after the last: their commit comes next."""
+    def __init__(self, after_task: Meanwhile = nobody, before_commit: Meanwhile = nobody, *, divides: bool = False) -> None:
+        """`after_task` is called after each task but the last, `before_commit` after the last: their commit comes next.
+        With `divides` tasks are divided by ranges where they may be, as on Spark."""
+        self._divides = divides
         self.after_task = after_task
         self.before_commit = before_commit
         self.tasks: list[Task] = []
@@ -36,7 +40,7 @@ class InProcessEngine:
     ) -> Generator[TaskOutcome, None, None]:
         bench = Bench.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
         for number, task in enumerate(tasks, start=1):
-            outcome = self._outcome(bench, task, listen)
+            outcome = self._divided(bench, task) if self._divides and task.ranges > 1 else self._outcome(bench, task, listen)
             self.tasks.append(task)
             self.results.append(outcome)
             (self.before_commit if number == len(tasks) else self.after_task)()
@@ -49,6 +53,20 @@ class InProcessEngine:
         except Exception as error:  # noqa: BLE001  # as workers do
             return TaskFailure.of(task.id, 0, error)
         return TaskResult.from_json(json.loads(json.dumps(result.to_json())), bench.job.metadata)
+
+    @staticmethod
+    def _divided(bench: Bench, task: Task) -> TaskOutcome:
+        task = Task.from_json(json.loads(json.dumps(task.to_json())))
+        sources = range(task.data.height)
+        sample = together([sampled(bench, task, [source]) for source in sources])
+        ranging = Ranging(bench, task, sample)
+        sent: dict[int, list[pa.RecordBatch]] = {part: [] for part in range(ranging.parts)}
+        for source in reversed(sources):
+            for parcel in ranging.parcels(source):
+                sent[parcel["part"][0].as_py()].append(parcel)
+        written = [ranging.written(parcels, part) for part, parcels in sent.items()]
+        told = [Written.from_json(json.loads(json.dumps(one.to_json()))) for one in written]
+        return joined(bench, task, 0, told)
 
 
 class Onlooker:
@@ -79,7 +97,8 @@ def heal(
     verify: bool = True,
     meanwhile: Meanwhile = nobody,
     memory_bytes: int = 64 << 20,
+    divides: bool = False,
 ) -> Report:
     """Heal once in this process, looking at all rows twice; `meanwhile` is called right before the run's first commit."""
     options = Options(kind=kind, verify=verify, memory_bytes=memory_bytes)
-    return optimize_table(table.refresh(), InProcessEngine(before_commit=meanwhile), options)
+    return optimize_table(table.refresh(), InProcessEngine(before_commit=meanwhile, divides=divides), options)

@@ -18,6 +18,7 @@ from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import ACTIVITY, SNAPSHOT_TIMES
 from pyarctic.optimizing.settings import Settings
+from pyarctic.optimizing.sorting import table_order
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB, MIB = 1 << 10, 1 << 20
@@ -67,6 +68,7 @@ def observed(
     times: pl.DataFrame | None = None,
     activity: pl.DataFrame | None = None,
     now: datetime = NOW,
+    reach: pl.DataFrame | None = None,
 ) -> Observation:
     metadata = metadata or table_metadata(properties)
     known = pl.DataFrame([(SNAPSHOT, committed_at, False, False)], SNAPSHOT_TIMES.names(), orient="row").cast(SNAPSHOT_TIMES)
@@ -79,6 +81,8 @@ def observed(
         times=known if times is None else times,
         activity=pl.DataFrame(schema=ACTIVITY) if activity is None else activity,
         now=now,
+        order=table_order(metadata, Settings.of(metadata.properties)),
+        reach=reach,
     )
 
 

@@ -72,6 +72,17 @@ def _weight(text: str) -> float:
     return value
 
 
+def _optional_depth(text: str) -> int | None:
+    return None if text.strip() == "-1" else _above(1, int(text))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError
+    return names
+
+
 def _optional_duration(text: str) -> timedelta | None:
     return None if text.strip() == "-1" else parse_duration(text)
 
@@ -220,6 +231,22 @@ SORT_ON_REWRITE = TableProperty[bool](
     parse=_flag,
     doc="Major and full optimizing sort the rows of a task by the table's sort order, if it has one.",
 )
+Z_ORDER = TableProperty[tuple[str, ...]](
+    name="self-optimizing.z-order",
+    default=(),
+    default_text="none",
+    allowed="a list of different columns, separated by commas",
+    parse=_names,
+    doc="Columns by which major and full optimizing cluster rows, all of them alike; it overrules the table's sort order.",
+)
+SORT_OVERLAP_DEPTH = TableProperty[int | None](
+    name="self-optimizing.sort.trigger.overlap-depth",
+    default=4,
+    default_text="4",
+    allowed="a whole number above 1, or -1 for never",
+    parse=_optional_depth,
+    doc="Where so many files of a sorted partition hold the same keys, major optimizing sorts them anew, together.",
+)
 WRITERS_FIRST = TableProperty[bool](
     name="self-optimizing.writers-first",
     default=True,
@@ -272,6 +299,8 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     MAX_PLAN_SIZE,
     MAX_TASK_SIZE,
     SORT_ON_REWRITE,
+    Z_ORDER,
+    SORT_OVERLAP_DEPTH,
     WRITERS_FIRST,
     WRITERS_QUIET_TIME,
     TRANSACTION_TIMEOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import polars as pl
@@ -33,3 +34,13 @@ class ContentHash:
 
     def text(self) -> str:
         return f"{self._rows}:{self._sum:016x}"
+
+    @classmethod
+    def sum_of(cls, texts: Iterable[str]) -> str:
+        """The hash of all rows of which these are the hashes, each of some."""
+        found = cls()
+        for text in texts:
+            rows, number = text.split(":")
+            found._rows += int(rows)
+            found._sum = (found._sum + int(number, 16)) % _MODULUS
+        return found.text()

@@ -14,8 +14,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
 from pyarctic.optimizing.changes import Changes
+from pyarctic.optimizing.overlaps import with_overlaps
 from pyarctic.optimizing.rules import CAUSES, RULES, SHAPE
 from pyarctic.optimizing.settings import Settings
+from pyarctic.optimizing.sorting import Order
 from pyarctic.tables.storefiles import with_store_facts
 from pyarctic.tables.tree import ROOT
 
@@ -23,6 +25,8 @@ SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
 TOO_LARGE = 1.5
 """More than what is written on purpose: sizes are known only afterwards, and what is judged too large is written again."""
+_TOO_LARGE_IN_Z_ORDER = 2.5
+"""Files in z-order are divided by rows, and not by what they come to."""
 _POSITION_BYTES = 3
 """About what a deleted key takes as a position."""
 
@@ -43,6 +47,10 @@ class Observation:
     activity: pl.DataFrame
     """As `history.ACTIVITY`."""
     now: datetime
+    order: Order | None = None
+    """How the rows of partitions are to be sorted."""
+    reach: pl.DataFrame | None = None
+    """As `reach.reach`, if the order has dimensions."""
     changes: Changes | None = None
     """Of a keyed table."""
 
@@ -129,7 +137,10 @@ def _measured_files(observation: Observation) -> pl.DataFrame:
     changes = observation.changes
     if changes is not None:
         came = with_store_facts(came, "base")
-    return came if changes and changes.has_nodes else came.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
+    came = came if changes and changes.has_nodes else came.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
+    if observation.reach is None:
+        return came.with_columns(overlap_depth=pl.lit(None, pl.Int64), overlap_set=pl.lit(None, pl.Int64))
+    return with_overlaps(came, observation.reach, observation.metadata.default_spec_id, settings.overlap_depth)
 
 
 def _width(kind: str) -> pl.Expr:
@@ -152,10 +163,11 @@ def _of_vector(matches: DeleteMatches, column: str) -> pl.Expr:
 def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.DataFrame:
     size, settings = pl.col("file_size_bytes"), observation.settings
     small = pl.col("is_small")
-    sort_order = observation.metadata.default_sort_order_id
-    current_order = (
-        pl.col("sort_order_id").fill_null(0) == sort_order if settings.sort and sort_order else pl.lit(value=True)
-    )
+    order, sort_order = observation.order, observation.metadata.default_sort_order_id
+    by_sort_order = order is not None and order.sorts and not order.z_order
+    current_order = pl.col("sort_order_id").fill_null(0) == sort_order if by_sort_order else pl.lit(value=True)
+    is_deep = pl.col("overlap_set").is_not_null()
+    too_large = TOO_LARGE if order is None or not order.z_order else _TOO_LARGE_IN_Z_ORDER
     grouped = files.group_by(PARTITION_KEY, maintain_order=True).agg(
         data_files=pl.len().cast(pl.Int64),
         records=pl.col("record_count").sum(),
@@ -164,8 +176,11 @@ def _measured_partitions(files: pl.DataFrame, observation: Observation) -> pl.Da
         fragment_bytes=size.filter("is_fragment").sum(),
         small_files=small.sum().cast(pl.Int64),
         small_bytes=size.filter(small).sum(),
-        large_files=(size > settings.target_bytes * TOO_LARGE).sum().cast(pl.Int64),
+        large_files=(size > settings.target_bytes * too_large).sum().cast(pl.Int64),
         unsorted_files=(~current_order).sum().cast(pl.Int64),
+        overlap_depth=pl.col("overlap_depth").max(),
+        deep_files=is_deep.sum().cast(pl.Int64),
+        deep_bytes=size.filter(is_deep).sum(),
         equality_files=pl.col("equality_files").max(),
         equality_bytes=pl.col("equality_bytes").max(),
         equality_records=pl.col("equality_records").max(),

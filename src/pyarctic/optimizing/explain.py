@@ -267,6 +267,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     if plan.left_out:
         limits = "self-optimizing.max-file-count and max-plan-size"
         yield f"{plan.left_out} partitions are left for the next run: a plan is limited by {limits}"
+    if plan.observation.order is not None:
+        yield from plan.observation.order.notes
     for name, near in unknown_properties(plan.observation.metadata.properties).items():
         yield f"table property {name} is not known" + (f"; did you mean {near}?" if near else "")
 

@@ -11,7 +11,9 @@ from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.optimizing.changes import look_at_changes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import ACTIVITY, WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
+from pyarctic.optimizing.reach import metric_ids, reach
 from pyarctic.optimizing.settings import Settings
+from pyarctic.optimizing.sorting import table_order
 from pyarctic.tables import KeyedTable, Table, layout
 from pyarctic.tables.mergedscan import checked_files
 
@@ -40,16 +42,23 @@ def _observed(table: Table, now: datetime) -> Observation | None:
     if snapshot is None:
         return None
     files = table.file_list
+    matches = match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs())
+    order = table_order(metadata, settings)
+    bounds = None
+    if order is not None and order.dimensions and matches.data.height:
+        bounds = reach(order, files.with_metrics(table.view.io, matches.data, metric_ids(order)))
     statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
     return Observation(
         table=table.name,
         metadata=metadata,
         snapshot_id=snapshot.snapshot_id,
         settings=settings,
-        matches=match_deletes(files.frame(), PartitionDecoder(metadata).unpartitioned_specs()),
+        matches=matches,
         times=snapshot_times(metadata),
         activity=writers_activity(statements, settings.quiet_time, now),
         now=now,
+        order=order,
+        reach=bounds,
     )
 
 

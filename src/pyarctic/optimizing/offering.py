@@ -72,7 +72,7 @@ class Offering(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             useless = [done.result.paths for number, done in self._open.items() if number not in self._in_doubt]
-            maps = {done.result.row_map for done in self._open.values() if done.result.row_map}
+            maps = {path for done in self._open.values() for path in done.result.row_maps}
             remove_quietly(self._table.view.io, maps.union(*useless))
 
     def take(self, done: Done) -> None:
@@ -107,7 +107,7 @@ class Offering(ABC):
         return {PROCESS: self._process_id, KIND: ",".join(kinds)}
 
     def _row_map(self, done: Sequence[Done]) -> pl.DataFrame | pl.LazyFrame | None:
-        maps = [self._read_map(one.result.row_map) for one in done if one.result.row_map is not None]
+        maps = [self._read_map(path) for one in done for path in one.result.row_maps]
         if not maps:
             return None
         runs = pl.concat(maps)
@@ -163,7 +163,7 @@ class Offering(ABC):
         ledger.committed += done
         for one in done:
             self._open.pop(one.task.id, None)
-        remove_quietly(io, [*outcome.unused_files, *(one.result.row_map for one in done if one.result.row_map)])
+        remove_quietly(io, [*outcome.unused_files, *(path for one in done for path in one.result.row_maps)])
         self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
 
     def _drop(self, done: Done, reason: str) -> None:

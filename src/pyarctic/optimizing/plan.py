@@ -12,10 +12,12 @@ from pyiceberg.transforms import VoidTransform
 
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.deletes import GLOBAL_EQUALITY, PARTITION_KEY
+from pyarctic.optimizing.dividing import TASK_KEY, divided
 from pyarctic.optimizing.evaluate import Evaluation, Observation
 from pyarctic.optimizing.keyedplan import KeyedPlan, keyed_plan
+from pyarctic.optimizing.overlaps import NO_SET
 from pyarctic.optimizing.rules import GAINS
-from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
+from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes
 from pyarctic.optimizing.tasks import Action, Kind, Task
 
 _CONVERT_ROWS = 20_000_000
@@ -114,7 +116,7 @@ def make_plan(
         keyed = keyed_plan(_chosen(evaluation, taken), taken, observation)
         merges, converts = list(keyed.tasks), []
     else:
-        files = _marked(evaluation, taken, in_work)
+        files = divided(_marked(evaluation, taken, in_work), observation, settle=kind != "minor")
         merges = _merge_tasks(files.filter("rewrite"), observation)
         converts = _convert_tasks(files, evaluation, in_work)
     numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts], first_task)]
@@ -149,8 +151,13 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
     """As many partitions as the limits of a plan allow; the first always. Busy ones cost next to nothing."""
     settings = observation.settings
     whole = pl.col("kind") == "full"
-    files = pl.when("is_busy").then(0).when(whole).then("data_files").otherwise("small_files") + pl.col("change_files")
-    size = pl.when("is_busy").then(0).when(whole).then("data_bytes").otherwise("small_bytes") + pl.col("change_bytes")
+
+    def amount(what: str) -> pl.Expr:
+        some = pl.sum_horizontal(f"small_{what}", f"deep_{what}")
+        of_base = pl.when("is_busy").then(0).when(whole).then(f"data_{what}").otherwise(some)
+        return of_base + pl.col(f"change_{what}")
+
+    files, size = amount("files"), amount("bytes")
     before_files, before_bytes = files.cum_sum() - files, size.cum_sum() - size
     fits = (files.cum_sum() <= settings.plan_files) & (size.cum_sum() <= settings.plan_bytes)
     first = (before_files == 0) & (before_bytes == 0)
@@ -160,6 +167,8 @@ def _within_limits(needy: pl.DataFrame, observation: Observation) -> tuple[pl.Da
 
 _HIT = (pl.col("own_dead_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
 """Whether deletes hit a file."""
+_DEEP = pl.col("overlap_set").is_not_null() & (pl.col("partition_kind") == "major")
+"""Whether it lies too deep among others."""
 
 
 def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str]) -> pl.DataFrame:
@@ -167,8 +176,8 @@ def _marked(evaluation: Evaluation, taken: pl.DataFrame, in_work: Collection[str
     files = _chosen(evaluation, taken)
     if in_work:
         files = files.filter(~pl.col("file_path").is_in(list(in_work)))
-    alone = pl.col("rewrite").sum().over(PARTITION_KEY) < 2
     kind = pl.col("partition_kind")
+    alone = ~_DEEP & ((pl.col("rewrite") & ~_DEEP).sum().over(PARTITION_KEY) < 2)
     useless = alone & ~_HIT & (kind != "full")
     single_fragment = alone & (kind == "minor")
     return files.with_columns(rewrite=pl.col("rewrite") & ~useless & ~single_fragment & ~pl.col("partition_is_busy"))
@@ -190,7 +199,7 @@ def _chosen(evaluation: Evaluation, taken: pl.DataFrame) -> pl.DataFrame:
         rewrite=pl.when(kind == "full")
         .then(pl.lit(value=True))
         .when(kind == "major")
-        .then(pl.col("is_small") | (worn & _HIT))
+        .then(pl.col("is_small") | (worn & _HIT) | _DEEP)
         .otherwise(pl.col("is_fragment")),
     )
     # What stays must not call for the next round by itself.
@@ -202,26 +211,24 @@ def _chosen(evaluation: Evaluation, taken: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
-    if files.is_empty():
-        return []
-    settings = observation.settings
-    ordered = files.sort(*PARTITION_KEY, "data_sequence_number", "file_path", maintain_order=True)
-    files = weighed(ordered, observation.metadata)
-    total = pl.col("expected_bytes").sum().over(PARTITION_KEY)
-    before = (pl.col("expected_bytes").cum_sum() - pl.col("expected_bytes")).over(PARTITION_KEY)
-    parts = (total / settings.task_bytes).round().clip(lower_bound=1)
-    part = (before * parts / total.clip(lower_bound=1)).floor().clip(upper_bound=parts - 1)
-    grouped = files.with_columns(part=part.cast(pl.Int64)).partition_by([*PARTITION_KEY, "part"], maintain_order=True)
-    return [_merge_task(group, observation) for group in grouped]
+    files = files.sort(*TASK_KEY, "data_sequence_number", "file_path", maintain_order=True)
+    return [_merge_task(group, observation) for group in files.partition_by(TASK_KEY, maintain_order=True)]
 
 
 def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
     settings, metadata = observation.settings, observation.metadata
     first = group.row(0, named=True)
     kind: Kind = first["partition_kind"]
-    sort = settings.sort and kind != "minor" and bool(metadata.sort_order().fields)
+    is_set = first["set"] != NO_SET
+    if is_set and kind == "minor":  # small files that would overlap too deeply if they were only merged
+        kind = "major"
+    order = observation.order
+    sort = order is not None and order.sorts and kind != "minor"
     part = int(group["record_count"].sum()) / max(first["partition_records"], 1)
     shared = int(group.select(pl.col("shared_dead_rows").max()).item() * part)
+    rows = int(group["expected_rows"].sum())
+    expected_rows = max(rows - shared, 0)
+    expected_bytes = int(group["expected_bytes"].sum() * expected_rows / max(rows, 1)) + footer_bytes(metadata)
     return Task(
         id=0,
         action="merge",
@@ -231,9 +238,11 @@ def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
         spec_id=metadata.default_spec_id,
         partition_key=_destination(first, observation),
         target_bytes=settings.target_bytes,
-        expected_rows=max(int(group["expected_rows"].sum()) - shared, 0),
-        expected_bytes=int(group["expected_bytes"].sum()) + footer_bytes(metadata),
+        expected_rows=expected_rows,
+        expected_bytes=expected_bytes,
         sort=sort,
+        z_order=order.z_order if order is not None and sort else (),
+        ranges=max(round(expected_bytes / settings.task_bytes), 1) if is_set else 1,
         copy_least_rows=None if sort else COPY_LEAST_ROWS[kind],
         reasons=tuple(first["partition_causes"]),
     )

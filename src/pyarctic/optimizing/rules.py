@@ -23,10 +23,11 @@ SHAPE = ["data_files", "records", "excess_files", "checked_rows", "dead_rows"]
 _checked = pl.col("checked_rows") > 0
 _deleted = pl.col("dead_rows") > 0
 _packable = pl.col("packable_files") > 0
+_deep = pl.col("deep_files") > 0
 
 GAINS: dict[Kind, pl.Expr] = {
     "minor": (pl.col("packable_fragments") > 0) | _checked,
-    "major": _packable | _checked | _deleted,
+    "major": _packable | _checked | _deleted | _deep,
     "full": (
         _checked
         | _deleted
@@ -34,6 +35,7 @@ GAINS: dict[Kind, pl.Expr] = {
         | _packable
         | (pl.col("large_files") > 0)
         | (pl.col("unsorted_files") > 0)
+        | (pl.col("overlap_depth") > 1).fill_null(value=False)
         | ~pl.col("is_current_spec")
     ),
 }
@@ -128,6 +130,15 @@ RULES: tuple[Rule, ...] = (
         measured=pl.col("small_bytes"),
         threshold=lambda settings: settings.target_bytes,
         besides=lambda _: _packable,
+    ),
+    Rule(
+        name="overlap-depth",
+        kind="major",
+        unit="files",
+        doc="files that hold the same keys, if rows are sorted",
+        measured=pl.col("overlap_depth"),
+        threshold=lambda settings: settings.overlap_depth,
+        besides=lambda _: _deep,
     ),
     Rule(
         name="position-delete-size",

@@ -34,6 +34,8 @@ class Settings:
     full_position_delete_bytes: int
     full_interval: timedelta | None
     sort: bool
+    z_order: tuple[str, ...]
+    overlap_depth: int | None
     writers_first: bool
     quiet_time: timedelta
     transaction_timeout: timedelta
@@ -62,6 +64,8 @@ class Settings:
             full_position_delete_bytes=registry.FULL_POSITION_DELETE_SIZE.of(properties),
             full_interval=registry.FULL_INTERVAL.of(properties),
             sort=registry.SORT_ON_REWRITE.of(properties),
+            z_order=registry.Z_ORDER.of(properties),
+            overlap_depth=registry.SORT_OVERLAP_DEPTH.of(properties),
             writers_first=registry.WRITERS_FIRST.of(properties),
             quiet_time=registry.WRITERS_QUIET_TIME.of(properties),
             transaction_timeout=registry.TRANSACTION_TIMEOUT.of(properties),

@@ -46,6 +46,11 @@ class Task:
     expected_rows: int
     expected_bytes: int
     sort: bool = False
+    """Whether rows are sorted: by `z_order` if it is there, else by the table's sort order."""
+    z_order: tuple[int, ...] = ()
+    """Ids of the columns by which rows are clustered."""
+    ranges: int = 1
+    """Into how many ranges of keys an engine may divide the work. Outputs have no key in common either way."""
     copy_least_rows: int | None = None
     """Row groups of at least so many rows are copied undecoded if nothing in them changes; None: all are encoded anew."""
     reasons: tuple[str, ...] = ()
@@ -76,7 +81,12 @@ class Task:
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         keyed = None if self.keyed is None else self.keyed.to_json()
-        return values | {"reasons": list(self.reasons), "files": _listed(self.files), "keyed": keyed}
+        return values | {
+            "reasons": list(self.reasons),
+            "z_order": list(self.z_order),
+            "files": _listed(self.files),
+            "keyed": keyed,
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -86,6 +96,7 @@ class Task:
                 **document,
                 "files": _read(document["files"]),
                 "reasons": tuple(document["reasons"]),
+                "z_order": tuple(document["z_order"]),
                 "keyed": None if keyed is None else KeyedTask.from_json(keyed),
             },
         )
@@ -182,6 +193,8 @@ class TaskResult:
     hash_out: str | None = None
     row_map: str | None = None
     """A Parquet file as ROW_MAP_SCHEMA, to be removed after the commit."""
+    more_row_maps: tuple[str, ...] = ()
+    """Of an attempt that was divided: those of the other parts."""
     bytes_read: int = 0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
@@ -193,9 +206,13 @@ class TaskResult:
         return sum({file.path: file.file_size_bytes for file in self.add}.values())
 
     @property
+    def row_maps(self) -> tuple[str, ...]:
+        return ((self.row_map,) if self.row_map else ()) + self.more_row_maps
+
+    @property
     def paths(self) -> set[str]:
         """Everything the attempt wrote."""
-        return {file.path for file in self.add} | ({self.row_map} if self.row_map else set())
+        return {file.path for file in self.add}.union(self.row_maps)
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -204,8 +221,9 @@ class TaskResult:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         decoder = PartitionDecoder(metadata)
-        files = tuple(file_from_json(file, decoder) for file in document["add"])
-        return cls(**{**document, "add": files, "restated": tuple(document["restated"])})
+        add = tuple(file_from_json(file, decoder) for file in document["add"])
+        more = {name: tuple(document[name]) for name in ("restated", "more_row_maps")}
+        return cls(**{**document, "add": add, **more})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.spark.executors import check_version, reach_executors, slots
 from pyarctic.spark.failures import reason
 from pyarctic.spark.shipping import is_remote
+from pyarctic.spark.shuffling import Lost, Shuffle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,7 @@ class _Work:
         self._losers: list[tuple[Task, int]] = []
         self._most_failures = int(spark.conf.get("spark.task.maxFailures", None) or 4)
         self._speculates = str(spark.conf.get("spark.speculation", "false")).lower() == "true"
+        self._shuffle = Shuffle(spark, job, io, speculates=self._speculates)
         self._is_stopped = False
 
     def stop(self, open_tasks: Collection[Future[TaskOutcome]]) -> None:
@@ -108,13 +110,29 @@ class _Work:
         self._tag_thread()
         for submission in range(MOST_ATTEMPTS):
             first = submission * _SUBMISSION
-            outcome = self._submitted(task, first)
-            self._note_losers(task, first, outcome)
+            outcome = self._shuffled(task, first) if task.ranges > 1 else self._submitted(task, first)
             if self._is_stopped or not (isinstance(outcome, TaskFailure) and outcome.retryable):
                 break
         return outcome
 
+    def _shuffled(self, task: Task, first_attempt: int) -> TaskOutcome:
+        """A task that is divided by ranges of keys."""
+        try:
+            done = self._shuffle.run(task, first_attempt)
+        except Lost as lost:
+            self._losers += [(task, number) for number in lost.losers]
+            return _told(task, first_attempt, lost.__cause__ or lost)
+        except Exception as error:  # noqa: BLE001  # of the first look at its files
+            return _told(task, first_attempt, error)
+        self._losers += [(task, number) for number in done.losers]
+        return done.outcome
+
     def _submitted(self, task: Task, first_attempt: int) -> TaskOutcome:
+        outcome = self._answered(task, first_attempt)
+        self._note_losers(task, first_attempt, outcome)
+        return outcome
+
+    def _answered(self, task: Task, first_attempt: int) -> TaskOutcome:
         run = task_function(self._text, dict(self._io.properties), json.dumps(task.to_json()), first_attempt)
         try:
             answer = self._spark.range(0, 1, 1, 1).mapInArrow(run, "answer string").collect()[0]["answer"]
@@ -196,7 +214,7 @@ def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, at
     return execute(_benches[job["id"]], task, attempt=attempt)
 
 
-def _told(task: Task, attempt: int, error: Exception) -> TaskFailure:
+def _told(task: Task, attempt: int, error: BaseException) -> TaskFailure:
     return TaskFailure(
         task=task.id,
         attempt=attempt,

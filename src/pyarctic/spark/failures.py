@@ -33,7 +33,7 @@ def of_job(error: Exception, hint: str, **facts: Any) -> ArcticError:
     return errors.Unavailable(f"Spark could not write the rows: {reason(error)}", hint=hint, **facts)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """What Python raised on the executor, or why the job was given up."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"(?!org\.|java\.)[\w.]+(Error|Exception): ", line)]

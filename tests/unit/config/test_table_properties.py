@@ -54,6 +54,9 @@ def test_what_is_not_set_has_its_default(entry: TableProperty[object]) -> None:
         (registry.MAJOR_DELETE_RATIO, "1", 1.0),
         (registry.MAJOR_DELETE_RATIO, "0.25", 0.25),
         (registry.SORT_ON_REWRITE, " False ", False),
+        (registry.Z_ORDER, "x, n.a ,y", ("x", "n.a", "y")),
+        (registry.SORT_OVERLAP_DEPTH, "2", 2),
+        (registry.SORT_OVERLAP_DEPTH, "-1", None),
     ],
 )
 def test_values_are_understood(entry: TableProperty[Any], text: str, value: object) -> None:
@@ -77,6 +80,10 @@ def test_values_are_understood(entry: TableProperty[Any], text: str, value: obje
         (registry.WRITERS_QUIET_TIME, "-1", "a duration such as 30min"),
         (registry.WRITERS_FIRST, "yes", "true or false"),
         (registry.MAX_FILE_COUNT, "", "a whole number above 0"),
+        (registry.Z_ORDER, "", "different columns"),
+        (registry.Z_ORDER, "x, x", "different columns"),
+        (registry.SORT_OVERLAP_DEPTH, "1", "a whole number above 1"),
+        (registry.SORT_OVERLAP_DEPTH, "-2", "or -1 for never"),
     ],
 )
 def test_bad_values_are_named(entry: TableProperty[Any], text: str, allowed: str) -> None:

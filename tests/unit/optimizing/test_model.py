@@ -51,6 +51,8 @@ def properties(random: Random) -> dict[str, str]:
         "self-optimizing.max-task-size-bytes": str(random.choice([16 << 10, 1 << 20])),
         "write.delete.granularity": random.choice(["file", "partition"]),
         "write.parquet.row-group-limit": str(random.choice([20, 300, 100_000])),
+        "self-optimizing.sort.trigger.overlap-depth": random.choice(["2", "4", "-1"]),
+        **random.choice([{}, {}, {"self-optimizing.z-order": random.choice(["id", "s, f", "k, t, n.a"])}]),
     }
 
 
@@ -66,7 +68,8 @@ class Round:
     def run(self) -> Report:
         table = self._table
         table.replaced, table.moved_deletes = set(), False
-        engine = InProcessEngine(after_task=self._others, before_commit=self._others)
+        divides = self._random.random() < 0.5
+        engine = InProcessEngine(after_task=self._others, before_commit=self._others, divides=divides)
         onlooker = Onlooker(self._others)
         memory = self._random.choice([16 << 10, 64 << 20])
         options = Options(kind=self.kind, verify=self._random.random() < 0.7, memory_bytes=memory)

@@ -5,13 +5,11 @@ Runs in one thread within a memory budget; parallelism comes from tasks.
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from pyarctic.optimizing.kernel.convert import convert
-from pyarctic.optimizing.kernel.inputs import Attempt, Bench, Listener
+from pyarctic.optimizing.kernel.inputs import Attempt, Bench, Listener, peak_bytes
 from pyarctic.optimizing.kernel.merge import merge
 from pyarctic.optimizing.tasks import Task, TaskResult
 
@@ -27,13 +25,5 @@ def execute(bench: Bench, task: Task, *, attempt: int = 0, listen: Listener = la
         result,
         bytes_read=int(task.files["file_size_bytes"].sum()) if task.action == "merge" else result.bytes_read,
         cpu_seconds=time.process_time() - started,
-        peak_bytes=_peak_bytes(),
+        peak_bytes=peak_bytes(),
     )
-
-
-def _peak_bytes() -> int:
-    # Not getrusage where it can be helped: on Linux its maximum is inherited from the parent process.
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 from pyiceberg.io import FileIO, load_file_io
@@ -107,3 +109,12 @@ class Attempt:
         self.rows += rows
         self.bytes += size
         self.listen(Progress(task=self.task.id, rows=self.rows, bytes=self.bytes))
+
+
+def peak_bytes() -> int:
+    """Most memory that this process has had so far."""
+    # Not getrusage where it can be helped: on Linux its maximum is inherited from the parent process.
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

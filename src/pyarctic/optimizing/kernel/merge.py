@@ -10,31 +10,36 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.schema import Schema
 
 from pyarctic.iceberg.contenthash import ContentHash
 from pyarctic.iceberg.deletefiles import Mask
 from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.reading import ReadFile, kept
-from pyarctic.iceberg.storage import opened, remove_quietly
-from pyarctic.iceberg.transforms import apply_transform, partition_values, source_column
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
+from pyarctic.iceberg.reading import kept
+from pyarctic.iceberg.transforms import partition_values
+from pyarctic.iceberg.writing import NewFile
+from pyarctic.optimizing.kernel.arranging import (
+    POSITION,
+    SOURCE,
+    Arrangement,
+    arranged,
+    count_parts,
+    sample_step,
+    sampled_rows,
+    sources_of,
+)
 from pyarctic.optimizing.kernel.copying import Copier
-from pyarctic.optimizing.kernel.encoding import worthy_columns
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
 from pyarctic.optimizing.kernel.keyed import KeyedFiles
-from pyarctic.optimizing.kernel.ordering import Key, Sorter, sampled
+from pyarctic.optimizing.kernel.ordering import Key, Sorter
+from pyarctic.optimizing.kernel.outputs import Outputs, dictionaries, hash_of, runs
 from pyarctic.optimizing.kernel.rowmap import NOWHERE, RunLog
 from pyarctic.optimizing.kernel.sources import OwnFiles, RowCount, Sources
 from pyarctic.optimizing.tasks import TaskResult
-from pyarctic.tables import layout
 
-_SOURCE, _POSITION, _PARTITION = "\0source", "\0position", "\0partition"
-"""Columns that travel with rows that are sorted; no column of a table has such a name."""
+_PARTITION = "\0partition"
+_LEAST_STEP = 16
+"""Of rows that are sampled only to be sorted; a sample of more would tell no more."""
 
 
 def merge(attempt: Attempt) -> TaskResult:
@@ -47,15 +52,16 @@ def merge(attempt: Attempt) -> TaskResult:
 
 class _Merge:
     def __init__(self, attempt: Attempt, sources: Sources) -> None:
-        job, task = attempt.job, attempt.task
+        job = attempt.job
         self._attempt = attempt
         self._sources = sources
         self._fields = (*job.metadata.schema().fields, *attempt.bench.lineage)
         self._names = [field.name for field in self._fields]
         self._number = {path: number for number, path in enumerate(sources.paths)}
-        self._sort_fields = _sort_fields(job.metadata) if task.sort else []
+        self._arrangement: Arrangement | None = None
+        self._part_rows: dict[int, int] = {}
         self._log = RunLog()
-        self._outputs = _Outputs(attempt)
+        self._outputs = Outputs(attempt)
         self._hash_in = ContentHash() if job.verify else None
         self._count = RowCount()
         self._copied_rows = 0
@@ -72,22 +78,17 @@ class _Merge:
 
     @property
     def _must_sort(self) -> bool:
-        return bool(self._sort_fields) or self._attempt.task.partition_key is None
-
-    def _dictionaries(self) -> list[str] | None:
-        parquet = self._sources.listed.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
-        mapping = self._attempt.job.metadata.name_mapping()
-        return worthy_columns(self._attempt.bench.io, parquet, mapping, file_schema(self._fields))
+        return self._attempt.task.sort or self._attempt.task.partition_key is None
 
     def run(self) -> None:
         if self._must_sort:
-            self._outputs.dictionaries = self._dictionaries()
+            self._outputs.dictionaries = dictionaries(self._attempt, self._sources.listed, self._fields)
             self._run_sorted()
             return
         if self._run_copying():
             return
-        self._outputs.dictionaries = self._dictionaries()
-        self._outputs.begin(self._attempt.target())
+        self._outputs.dictionaries = dictionaries(self._attempt, self._sources.listed, self._fields)
+        self._outputs.begin(self._attempt.target(), rows=self._attempt.task.expected_rows)
         for number, position, rows, alive in self._living():
             self._log.add_piece(number, position, rows.num_rows if alive is None else len(alive), alive)
             self._outputs.write(rows)
@@ -123,25 +124,32 @@ class _Merge:
             self._count.add(file, read, is_replaced=number != NOWHERE)
 
     def _run_sorted(self) -> None:
-        keys = [_key(number, field) for number, field in enumerate(self._sort_fields)]
-        if self._attempt.task.partition_key is None:
+        task, metadata = self._attempt.task, self._attempt.job.metadata
+        if task.sort:
+            sources = sources_of(metadata, task)
+            files = self._sources.files()
+            sample = sampled_rows(files, sources, sample_step(task), living=True) if task.z_order else None
+            self._arrangement = arranged(metadata, task, sample)
+        keys = self._arrangement.keys if self._arrangement is not None else []
+        if task.partition_key is None:
             keys = [Key(column=_PARTITION), *keys]
-        else:
-            self._outputs.begin(self._attempt.target())
-        with Sorter(keys, self._attempt.job.memory_bytes // (2 * SHARE), self._sample) as sorter:
+        memory = self._attempt.job.memory_bytes // (2 * SHARE)
+        with Sorter(keys, memory, self._sample, sample_step=self._step) as sorter:
             for number, position, rows, alive in self._living():
                 sorter.add(self._with_keys(rows, number, position, alive))
             for batch in sorter.batches():
-                self._log.add_rows(batch.column(_SOURCE).to_numpy(), batch.column(_POSITION).to_numpy())
-                self._write_by_partition(batch)
+                self._log.add_rows(batch.column(SOURCE).to_numpy(), batch.column(POSITION).to_numpy())
+                self._write_sorted(batch)
 
     def _with_keys(self, rows: pa.RecordBatch, number: int, position: int, alive: Mask | None) -> pa.RecordBatch:
         at = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
         columns: dict[str, Any] = {
-            _SOURCE: pa.array(np.full(rows.num_rows, number, np.int32)),
-            _POSITION: pa.array(at.astype(np.int64) + position),
+            SOURCE: pa.array(np.full(rows.num_rows, number, np.int32)),
+            POSITION: pa.array(at.astype(np.int64) + position),
         }
         columns |= self._keys(rows)
+        if self._arrangement is not None:
+            count_parts(self._part_rows, self._arrangement.parts(columns))
         for name, column in columns.items():
             rows = rows.append_column(name, column)
         return rows
@@ -150,54 +158,39 @@ class _Merge:
         """The columns to sort by, by name; the first one first."""
         columns: dict[str, pa.Array] = {}
         metadata = self._attempt.job.metadata
-        schema = metadata.schema()
         if self._attempt.task.partition_key is None:
-            codes, tuples = partition_values(metadata.specs()[self._attempt.task.spec_id], schema, rows)
+            codes, tuples = partition_values(metadata.specs()[self._attempt.task.spec_id], metadata.schema(), rows)
             known = np.array([self._partition_number(values) for values in tuples], np.int32)
             columns[_PARTITION] = pa.array(known[codes])
-        for number, field in enumerate(self._sort_fields):
-            source = source_column(schema, field.source_id, rows)
-            type_ = schema.find_type(field.source_id)
-            columns[_key_name(number)] = _sortable(apply_transform(field.transform, type_, source))
-        return columns
+        return columns | (self._arrangement.columns(rows) if self._arrangement is not None else {})
 
     def _partition_number(self, values: tuple[Any, ...]) -> int:
         return self._partitions.setdefault(PartitionDecoder.key_of(values), (len(self._partitions), values))[0]
 
+    @property
+    def _step(self) -> int:
+        return max(sample_step(self._attempt.task), _LEAST_STEP)
+
     def _sample(self) -> pl.Series:
-        """Some values of the first key, of all rows to come: those of deleted rows do no harm."""
-        metadata = self._attempt.job.metadata
-        schema = metadata.schema()
-        if self._attempt.task.partition_key is None:
-            asked = {field.source_id for field in metadata.specs()[self._attempt.task.spec_id].fields}
-        else:
-            asked = {self._sort_fields[0].source_id}
-        fields = [field for field in schema.fields if asked & set(type(schema)(field).field_ids)]
-        parts = [self._sampled(file, fields) for file in self._sources.bare_files()]
-        return pl.concat([part for part in parts if part is not None])
+        """Some values of the first key, of all rows to come."""
+        task, metadata = self._attempt.task, self._attempt.job.metadata
+        fields = sources_of(metadata, task) if task.sort else []
+        if task.partition_key is None:
+            asked = {field.source_id for field in metadata.specs()[task.spec_id].fields}
+            fields += [f for f in metadata.schema().fields if f not in fields and asked & set(Schema(f).field_ids)]
+        rows = sampled_rows(self._sources.bare_files(), fields, self._step, living=False)
+        return pl.Series(pl.from_arrow(next(iter(self._keys(rows).values()))))
 
-    def _sampled(self, file: ReadFile, fields: list[Any]) -> pl.Series | None:
-        parts = []
-        for piece in file.pieces(fields):
-            rows = file.projected(piece, fields)
-            missing = [field for field in arrow_schema(self._fields) if field.name not in rows.schema.names]
-            for field in missing:  # keys are found by the table's schema
-                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-            first = next(iter(self._keys(rows.select(self._names)).values()))
-            parts.append(sampled(pl.Series(pl.from_arrow(first))))
-        return pl.concat(parts) if parts else None
-
-    def _write_by_partition(self, batch: pa.RecordBatch) -> None:
-        rows = batch.select(self._names)
+    def _write_sorted(self, batch: pa.RecordBatch) -> None:
+        rows, target = batch.select(self._names), self._attempt.target()
         if self._attempt.task.partition_key is not None:
-            self._outputs.write(rows)
+            assert self._arrangement is not None  # noqa: S101  # why it was sorted
+            self._outputs.write_parts(target, self._arrangement, batch, rows, self._part_rows)
             return
         codes = batch.column(_PARTITION).to_numpy()
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
         tuples = [values for _, values in self._partitions.values()]
-        for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
-            place = replace(self._attempt.target(), partition=tuples[codes[start]])
-            self._outputs.begin(place)
+        for start, end in runs(codes):
+            self._outputs.begin(replace(target, partition=tuples[codes[start]]))
             self._outputs.write(rows.slice(start, end - start))
 
     def result(self) -> TaskResult:
@@ -219,97 +212,6 @@ class _Merge:
             restated=tuple(self._sources.restated),
             copied_rows=self._copied_rows,
             hash_in=self._hash_in.text() if self._hash_in else None,
-            hash_out=self._hash_of(files) if self._hash_in else None,
+            hash_out=hash_of(self._attempt, files, self._fields) if self._hash_in else None,
             row_map=row_map,
         )
-
-    def _hash_of(self, files: list[NewFile]) -> str:
-        """Of what is in the files now, read again."""
-        found = ContentHash()
-        for file in files:
-            with opened(self._attempt.bench.io, file.path) as stream:
-                for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
-                    fitted = batch.select(self._names).cast(arrow_schema(self._fields))
-                    found.add(fitted)
-        return found.text()
-
-
-class _Outputs:
-    """The data files of a task, one partition after the other."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self.dictionaries: list[str] | None = None
-        self._done: list[NewFile] = []
-        self._place: Target | None = None
-        self._writer: DataFileWriter | None = None
-
-    def begin(self, place: Target) -> None:
-        """The rows that follow go to this partition."""
-        if self._place is not None and _key_of(self._place) == _key_of(place):
-            return
-        self._close()
-        task, job = self._attempt.task, self._attempt.job
-        whole = task.partition_key is not None
-        self._place = place
-        self._writer = DataFileWriter(
-            place,
-            extra_fields=self._attempt.bench.lineage,
-            sort_order_id=job.metadata.default_sort_order_id if task.sort else None,
-            rolling=Rolling(
-                target_bytes=task.target_bytes,
-                expected_rows=task.expected_rows if whole else None,
-            ),
-            dictionaries=self.dictionaries,
-            memory_bytes=job.memory_bytes // SHARE,
-        )
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        assert self._writer is not None  # noqa: S101  # `begin` comes first
-        if rows.num_rows:
-            self._writer.write(rows)
-
-    def take(self, files: list[NewFile]) -> None:
-        """Files that somebody else has written."""
-        self._done += files
-
-    def finish(self) -> list[NewFile]:
-        self._close()
-        return self._done
-
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._done += self._writer.close()
-            self._writer = None
-
-    def abort(self) -> None:
-        if self._writer is not None:
-            self._writer.abort()
-        remove_quietly(self._attempt.bench.io, [file.path for file in self._done])
-
-
-def _sort_fields(metadata: TableMetadata) -> list[SortField]:
-    """The table's sort order; a table with a key and without one is sorted by its key."""
-    keys = [SortField(source_id=field_id, transform=IdentityTransform()) for field_id in layout.key_ids(metadata)]
-    return list(metadata.sort_order().fields) or keys
-
-
-def _key_of(place: Target) -> str:
-    return PartitionDecoder.key_of(place.partition)
-
-
-def _key_name(number: int) -> str:
-    return f"\0key{number}"
-
-
-def _key(number: int, field: SortField) -> Key:
-    return Key(
-        column=_key_name(number),
-        descending=field.direction == SortDirection.DESC,
-        nulls_last=field.null_order == NullOrder.NULLS_LAST,
-    )
-
-
-def _sortable(values: pa.Array) -> pa.Array:
-    """In a type that Polars orders as Iceberg does."""
-    return values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else values

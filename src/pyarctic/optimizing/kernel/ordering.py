@@ -25,6 +25,7 @@ from pyarctic.config import spill_dir
 
 Order = npt.NDArray[np.int64]
 _EMIT_ROWS = 128 << 10
+_MOST_RANGES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,20 @@ class Key:
 class Sorter:
     """Takes batches, gives them back as one sorted sequence. Equal rows stay in the order they came in."""
 
-    def __init__(self, keys: Sequence[Key], memory_bytes: int, sample: Callable[[], pl.Series], folder: Path | None = None):
-        """`sample` gives some values of the first key over all rows that will come; it is asked only when they do not
-        fit."""
+    def __init__(
+        self,
+        keys: Sequence[Key],
+        memory_bytes: int,
+        sample: Callable[[], pl.Series],
+        folder: Path | None = None,
+        sample_step: int | None = None,
+    ) -> None:
+        """`sample` gives some values of the first key over all rows that will come, one of `sample_step`; it is asked only
+        when they do not fit."""
         self._keys = list(keys)
         self._memory = memory_bytes
         self._sample = sample
+        self._sample_step = sample_step or _SAMPLE_EVERY
         self._folder = folder
         self._own_folder: Path | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -82,7 +91,7 @@ class Sorter:
             rest = self._keys[1:] if constant else self._keys
             if not rest:
                 yield from _stored(path)
-            elif size <= 2 * self._memory or not constant:
+            elif size <= 2 * self._memory or not (constant or self._ranges.is_coarse):
                 yield from self._sorted(list(_stored(path)))
             else:
                 yield from self._sorted_by(rest, path)
@@ -112,7 +121,7 @@ class Sorter:
             if self._folder is None:
                 self._folder = self._own_folder = Path(tempfile.mkdtemp(dir=spill_dir(), prefix="arctic-sort-"))
             # A range must fit with room to spare, whatever the sample missed.
-            self._ranges = _Ranges(self._keys[0], self._sample(), self._folder, self._memory // 2)
+            self._ranges = _Ranges(self._keys[0], self._sample(), self._sample_step, self._folder, self._memory // 2)
         # All at once: a range gets one piece of them, and not a sliver of each.
         self.spilled_bytes += self._waiting_bytes
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -139,8 +148,11 @@ def sort_order(table: pa.Table, keys: Sequence[Key]) -> Order:
 class _Ranges:
     """Files of rows by ranges of one key: between two splitting values, and equal to one of them."""
 
-    def __init__(self, key: Key, sample: pl.Series, folder: Path, memory_bytes: int) -> None:
+    def __init__(self, key: Key, sample: pl.Series, sample_step: int, folder: Path, memory_bytes: int) -> None:
+        self.is_coarse = False
+        """Whether there would have to be more ranges than files can be open at a time: each is divided again."""
         self._key = key
+        self._sample_step = sample_step
         self._folder = folder
         self._memory = memory_bytes
         self._sample = sample.drop_nulls().sort()
@@ -169,8 +181,10 @@ class _Ranges:
 
     def _chosen(self, batch: pa.RecordBatch) -> pl.Series:
         if self._splitters is None:
-            expected = len(self._sample) * _SAMPLE_EVERY * batch.nbytes / batch.num_rows
-            parts = max(int(expected // self._memory) + 1, 2)
+            expected = len(self._sample) * self._sample_step * batch.nbytes / batch.num_rows
+            wanted = max(int(expected // self._memory) + 1, 2)
+            parts = min(wanted, _MOST_RANGES)
+            self.is_coarse = parts < wanted
             at = [len(self._sample) * part // parts for part in range(1, parts)] if len(self._sample) else []
             self._splitters = self._sample.gather(at).unique().sort()
             self._sample = self._sample.clear()
@@ -201,12 +215,7 @@ class _Ranges:
 
 
 _SAMPLE_EVERY = 16
-"""A sample holds every sixteenth row."""
-
-
-def sampled(values: pl.Series) -> pl.Series:
-    """Of neighbouring values of a key as many as a sample wants."""
-    return values.gather_every(_SAMPLE_EVERY)
+"""A sample holds every sixteenth row, unless it is told otherwise."""
 
 
 def _column(batch: pa.RecordBatch, key: Key) -> pl.Series:
