@@ -451,7 +451,9 @@ class KeyedModel:
         scope = Scope(replace="partitions")
         files = LoadWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
         try:
-            change = BaseWrite(handle, scope)._replacing(tuple(files), Note(), transaction)
+            write = BaseWrite(handle, scope)
+            write._begun.append(transaction)
+            change = write._replacing(tuple(files), Note())
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             remove_quietly(handle.view.io, [file.path for file in files])

@@ -170,8 +170,8 @@ MAJOR_DELETE_RATIO = TableProperty[float](
     aliases=("compact.major.delete.file.ratio",),
     default=0.1,
     default_text="0.1",
-    allowed=_RATIO,
-    parse=_ratio,
+    allowed="a number above 0; one above 1 is never reached",
+    parse=_weight,
     doc="This share of deleted rows calls for major optimizing, and a file that has it is rewritten.",
 )
 MAJOR_DELETE_LOWEST = TableProperty[int](

@@ -18,7 +18,7 @@ from pyarctic.tables.mergedplan import unmerged, with_key_ranges
 from pyarctic.tables.mergedscan import checked_files
 from pyarctic.tables.mergedstate import merge_times, merged_sequences
 from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
-from pyarctic.tables.transactions import mergeable, open_transactions
+from pyarctic.tables.transactions import may_hide_transactions, mergeable, open_transactions
 from pyarctic.tables.tree import ROOT
 
 _DELETED = pl.col("kind") == "ED"
@@ -38,7 +38,9 @@ class Changes:
     base_ranges: pl.DataFrame
     """`file_path` of the data files in Base that may share keys with them, and the same bounds."""
     oldest_open: int | None
-    """The transaction that they wait for."""
+    """The oldest transaction that was begun and may still be committed."""
+    may_know_too_little: bool
+    """Whether such transactions may be unknown, because snapshots that began them were expired."""
     key: PrimaryKey
     has_nodes: bool
     """Whether the nodes of files tell which of them may share a key. If not, all are taken for files of the root."""
@@ -75,10 +77,12 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     merged = merged_sequences(base, table.view.io, snapshot)
     pending = unmerged(everything, StorePaths(change), merged)
     numbers = {*everything["transaction_id"], *with_store_facts(table.file_list.frame(), "base")["transaction_id"]}
-    waits_for = open_transactions(change, base, numbers, now - settings.transaction_timeout)
+    since = now - settings.transaction_timeout
+    waits_for = open_transactions(change, base, numbers, since)
     files = mergeable(pending, min(waits_for, default=None))
     came = snapshot_times(change).select("snapshot_id", "committed_at")
     files = files.join(came, on="snapshot_id", how="left", maintain_order="left")
+    files = files.with_columns(pl.col("committed_at").fill_null(came["committed_at"].min()))  # expired: at least as old
     files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields[0])
     if not has_nodes:
         files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
@@ -91,7 +95,8 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
         files=files,
         base_ranges=ranged.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_partitions(table, table.file_list, pending, files, merged),
-        oldest_open=min(waits_for, default=None) if files.height < pending.height else None,
+        oldest_open=min(waits_for, default=None),
+        may_know_too_little=may_hide_transactions(change, since),
         key=key,
         has_nodes=has_nodes,
         least_mask=level if has_nodes else 0,

@@ -60,6 +60,11 @@ class Committer(Offering):
         """Merged files. Deletes that hit nothing any more leave with the files they were for."""
         if not done:
             return
+        full = [one for one in done if one.task.kind == "full"]
+        if full and len(full) < len(done):  # a snapshot tells for all its files whether everything was rewritten
+            self.commit(full)
+            self.commit([one for one in done if one.task.kind != "full"])
+            return
         self._between_statements(done)
         change = self._merged(done, self._idle(done))
         outcome = self._offered(change, done)

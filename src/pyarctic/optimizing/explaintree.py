@@ -77,6 +77,11 @@ def keyed_notes(plan: Plan) -> Iterator[str]:
     if changes is None:
         return
     held = int(changes.partitions["held_files"].sum())
+    if changes.may_know_too_little:
+        yield (
+            "snapshots of the change store were expired so soon that transactions begun in them may still be open, and are "
+            "not waited for: keep them for as long as self-optimizing.transaction-timeout says"
+        )
     if held:
         yield (
             f"{format_count(held)} files of changes wait for transaction {changes.oldest_open}, which was begun and is not "

@@ -7,11 +7,13 @@ are in Base, or none is. Partitions do not wait for each other, and none is lost
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from pyarctic.errors import Unavailable
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
 from pyarctic.iceberg.committing import Change, Committed, Rejected
 from pyarctic.iceberg.deletes import PARTITION_KEY
@@ -19,9 +21,11 @@ from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing.offering import Done, Offering
 from pyarctic.optimizing.plan import Plan
-from pyarctic.optimizing.tasks import Task
+from pyarctic.optimizing.tasks import KINDS, Task
 from pyarctic.tables import Table
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
+from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.tree import Node
 
 _ATTEMPTS = 20
 """Times that a change is made anew because others have committed to Base: other partitions of it, mostly."""
@@ -75,38 +79,41 @@ class KeyedCommitter(Offering):
 
     def finish(self) -> None:
         self._commit_ready()
-        idle = self._plan.idle_deletes
-        if idle.height:
-            change = Change(
-                start=self._plan.observation.snapshot_id, remove=idle, rewrites=True, snapshot_properties=self._marks([])
-            )
-            outcome = self._offered(change, [])
-            if isinstance(outcome, Committed):
-                self._settle([], outcome, change)
+        if self._plan.idle_deletes.height:
+            self._commit([])
 
     def _part_of(self, task: Task) -> _Part:
         return self._parts[_partition(task)]
 
     def _commit_ready(self) -> None:
         ready, self._ready = self._ready, []
-        self._commit(ready)
+        for kind in KINDS:  # a snapshot tells one for all its files
+            if parts := [part for part in ready if part.done[0].task.kind == kind]:
+                self._commit(parts)
         self._last_commit = time.monotonic()
 
     def _commit(self, parts: Sequence[_Part]) -> None:
-        """What fits the table as it is by now. Refused together, partitions are tried one by one."""
+        """What fits the table as it is by now. Refused together, partitions are tried one by one. Without any, deletes that
+        hit nothing are removed."""
         reason = "others kept committing first"
         for _ in range(_ATTEMPTS):
             self._table.refresh()
-            parts = self._still_true(parts)
-            if not parts:
+            fitting = self._still_true(parts)
+            if parts and not fitting:
                 return
+            parts = fitting
             done = [one for part in parts for one in part.done]
             change = self._change(parts, done)
-            outcome = self._offered(change, done)
+            statistics = [file.statistics_path for file in change.statistics]
+            try:
+                outcome = self._offered(change, done)
+            except Unavailable:  # nothing was sent
+                remove_quietly(self._table.view.io, statistics)
+                raise
             if isinstance(outcome, Committed):
                 self._settle(done, outcome, change)
                 return
-            remove_quietly(self._table.view.io, [file.statistics_path for file in change.statistics])
+            remove_quietly(self._table.view.io, statistics)
             if not (isinstance(outcome, Rejected) and outcome.code == "moved"):
                 reason = outcome.reason
                 break
@@ -114,7 +121,7 @@ class KeyedCommitter(Offering):
             for part in parts:
                 self._commit([part])
             return
-        for one in parts[0].done:
+        for one in [one for part in parts for one in part.done]:
             self._drop(one, reason)
 
     def _still_true(self, parts: Sequence[_Part]) -> list[_Part]:
@@ -144,21 +151,20 @@ class KeyedCommitter(Offering):
         view = self._table.view
         merged = {part.path: part.sequence for part in parts if part.sequence is not None}
         add = tuple(file for one in done for file in one.result.add)
-        remove = pl.concat([self._replaced(done), self._superseded(done)])
+        remove = pl.concat([self._replaced(done), self._superseded(done)]) if parts else self._plan.idle_deletes
         change = Change(
             start=self._plan.observation.snapshot_id,
             add=add,
             remove=remove,
             rewrites=not merged,
             empty=not add and remove.is_empty(),
-            proof=self._proof(done),
+            proof=self._proof(done) if parts else None,
             row_map=self._row_map(done),
             alone=True,
             looked_at=view.snapshot_id,
-            snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **(SUMMARY if merged else {})},
+            snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **SUMMARY},
         )
-        if not merged:
-            return change
+        # Also if nothing more is merged: snapshots before it may be expired, and what they tell with them.
         return replace(change, statistics=(write_merged(view.metadata, view.io, change.snapshot_id, merged),))
 
     def _replaced(self, done: Sequence[Done]) -> pl.DataFrame:
@@ -168,7 +174,7 @@ class KeyedCommitter(Offering):
     def _superseded(self, done: Sequence[Done]) -> pl.DataFrame:
         """Position deletes that hit nothing any more but files of which all dead rows are told anew."""
         matches = self._plan.observation.matches
-        told = {path for one in done for path in (*one.result.restated, *one.task.replaced["file_path"])}
+        told = {path for one in done for path in one.task.replaced["file_path"]} | _restated(done)
         columns = FILE_SCHEMA.names()
         deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(columns)
         staying = matches.data.filter(~pl.col("file_path").is_in(list(told))).select(columns)
@@ -176,6 +182,22 @@ class KeyedCommitter(Offering):
         unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused().select(columns)
         known = pl.concat([self._plan.idle_deletes, self.ledger.removed_deletes])
         return unused.join(known, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+
+
+def _restated(done: Sequence[Done]) -> set[str]:
+    """Files that stay, and of which all dead rows are told anew. Of a file above the level that is written, each task tells
+    those of its node; so all nodes below it must have told theirs."""
+    told: Counter[str] = Counter()
+    nodes: dict[str, int] = {}
+    for one in done:
+        told.update(one.result.restated)
+        if one.task.keyed is not None and one.result.restated:
+            mask = Node.of_id(one.task.keyed.node_id).mask
+            kept = with_store_facts(one.task.data, "base").select("file_path", "node_id")
+            for path, node_id in kept.filter(pl.col("file_path").is_in(one.result.restated)).iter_rows():
+                own = Node.of_id(node_id).mask
+                nodes[path] = (mask + 1) // (own + 1) if own < mask else 1
+    return {path for path, count in told.items() if count >= nodes[path]}
 
 
 def _partition(task: Task) -> Partition:

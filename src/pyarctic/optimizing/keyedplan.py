@@ -87,9 +87,12 @@ def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.Dat
     asked = pl.when(pl.col("is_change").any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
     work = pl.col("expected_bytes").filter("rewrite").sum() + _KEY_SHARE * asked
     wanted = (work / settings.target_bytes).clip(lower_bound=1).log(2).ceil().cast(pl.Int64)
-    # What stays keeps its level: rows written above it would tie its nodes together.
-    stays = pl.min_horizontal(pl.col("own_mask").filter(is_kept).max().fill_null(0), pl.lit(changes.least_mask))
-    level = pl.max_horizontal(pl.lit(2).pow(wanted) - 1, stays).clip(upper_bound=changes.most_mask)
+    # Rows written above files that stay would tie their nodes together; for rows written below them, each would be asked by
+    # many tasks, and its deletes would be told by as many.
+    stays = pl.col("own_mask").filter(is_kept).max()
+    deepest = pl.min_horizontal(stays, pl.lit(changes.most_mask))
+    highest = pl.min_horizontal(stays.fill_null(0), pl.lit(changes.least_mask))
+    level = pl.max_horizontal(pl.min_horizontal(pl.lit(2).pow(wanted) - 1, deepest), pl.min_horizontal(highest, deepest))
     files = files.with_columns(mask=level.over(PARTITION_KEY).cast(pl.Int64))
     node, mask = files["node_id"].to_numpy(), files["mask"].to_numpy()
     above = ((node - own_mask - 1) & mask) + mask + 1

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from pyarctic.errors import Unsupported, about
+from pyarctic.errors import Conflict, Unsupported, about
 from pyarctic.iceberg import PartitionDecoder, match_deletes
 from pyarctic.optimizing.changes import look_at_changes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
@@ -16,6 +16,8 @@ from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.sorting import table_order
 from pyarctic.tables import KeyedTable, Table, layout
 from pyarctic.tables.mergedscan import checked_files
+
+_LOOKS = 3
 
 
 def check_kind(table: Table) -> None:
@@ -64,6 +66,7 @@ def _observed(table: Table, now: datetime) -> Observation | None:
 
 def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
     """Nobody's statements are looked for: writers of a keyed table append to its change store, and conflict with nothing."""
+    _see_all_columns(table)
     metadata = table.view.metadata
     nodes = layout.write_mask(metadata.properties, layout.CHANGE_BUCKETS) + 1
     settings = Settings.of(metadata.properties, nodes)
@@ -80,6 +83,19 @@ def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
         activity=pl.DataFrame(schema=ACTIVITY),
         now=now,
         changes=look_at_changes(table, settings, now),
+    )
+
+
+def _see_all_columns(table: KeyedTable) -> None:
+    """Somebody may have added columns after Base was loaded and before the change store was. They would be lost."""
+    for _ in range(_LOOKS):
+        table.keep_up()
+        if set(table.change_store.schema.field_ids) <= set(table.schema.field_ids):
+            return
+        table.refresh()
+    raise Conflict(
+        "the change store has columns that Base does not have",
+        hint="Its schema is being changed. Try again; if that does not help, change the schema through the table.",
     )
 
 

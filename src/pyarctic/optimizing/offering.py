@@ -117,7 +117,7 @@ class Offering(ABC):
     def _read_map(self, path: str) -> pl.LazyFrame:
         local = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
         source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
-        return pl.scan_parquet(source)
+        return pl.scan_parquet(source, glob=False)
 
     def _offered(self, change: Change, done: Sequence[Done]) -> Committed | Conflict | Rejected:
         """Commit until there is an answer that does not depend on luck. Whatever interrupts it leaves the tasks in doubt."""

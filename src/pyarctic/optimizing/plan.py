@@ -138,7 +138,12 @@ def _undisturbed(taken: pl.DataFrame, evaluation: Evaluation, in_work: Collectio
     assert changes is not None  # noqa: S101  # of a keyed table
     both = pl.concat([frame.select(*PARTITION_KEY, "file_path") for frame in (evaluation.files, changes.files)])
     busy = both.filter(pl.col("file_path").is_in(list(in_work)))
-    return taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
+    left = taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
+    if changes.oldest_open is None:
+        return left
+    # Rows that are written with those of a later transaction would be taken for later than the open one.
+    later = evaluation.files.filter(pl.col("transaction_id") > changes.oldest_open)
+    return left.join(later, on=PARTITION_KEY, how="anti", maintain_order="left")
 
 
 def _urgency(observation: Observation) -> pl.Expr:

@@ -12,6 +12,7 @@ from pyarctic.iceberg import snapshot_by_id
 from pyarctic.optimizing.history import PROCESS, is_ours
 from pyarctic.optimizing.observe import check_kind
 from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables.mergedstate import merged_sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +64,24 @@ def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
             dry_run=dry_run,
         )
         if isinstance(table, KeyedTable):
-            _require_changes(table, leaving[-1])
+            _require_changes(table, target)
         if not dry_run:
             table.roll_back(target.snapshot_id)
         return done
 
 
-def _require_changes(table: KeyedTable, first: Snapshot) -> None:
-    """Base as it was needs the changes that were merged since. They are there if nothing has left the change store."""
-    metadata = table.change_store.view.metadata
-    snapshot = metadata.current_snapshot()
-    while snapshot is not None and snapshot.timestamp_ms >= first.timestamp_ms:
+def _require_changes(table: KeyedTable, target: Snapshot) -> None:
+    """Base as it was needs the changes that were merged since. They are there if nothing has left the change store: commits
+    are counted, because the clocks of those who made them may differ."""
+    view, change = table.view, table.change_store.view.metadata
+    then = merged_sequences(view.metadata, view.io, target)
+    now = merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
+    needed = min((then.get(path, 0) for path, merged in now.items() if merged > then.get(path, 0)), default=None)
+    snapshot = change.current_snapshot()
+    while needed is not None and snapshot is not None and (snapshot.sequence_number or 0) > needed:
         appends = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
         parent = snapshot.parent_snapshot_id
-        snapshot = metadata.snapshot_by_id(parent) if parent is not None and appends else None
+        snapshot = change.snapshot_by_id(parent) if parent is not None else None
         if not appends or (parent is not None and snapshot is None):
             raise Rejected(
                 "changes that the run merged may have been cleaned since",

@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.transforms import Transform, parse_transform
+from pyiceberg.transforms import Transform, YearTransform, parse_transform
 from pyiceberg.types import NestedField
 
 from pyarctic.config import TableName
@@ -177,6 +177,13 @@ def _advise(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> 
         warnings.warn(
             f"partition column {', '.join(outside)} is not part of the primary key: a key is unique within its partition. "
             "If rows move between partitions, write their before-images (mode cdc), or use across_partitions=True.",
+            TableAdvice,
+            stacklevel=4,
+        )
+    if primary_key and any(isinstance(field.transform, YearTransform) for field in spec.fields):
+        warnings.warn(
+            "connectors of the format misread how far partitions by year are merged, and show merged changes twice. Use "
+            "month or day if Flink, Spark or Trino read the table through them.",
             TableAdvice,
             stacklevel=4,
         )

@@ -72,6 +72,17 @@ class Judged(ReadFile, ABC):
     def asks_keys(self) -> bool:
         return self.node is not None
 
+    def own_of(self, positions: Positions) -> Positions:
+        """Those of some rows that belong to the node."""
+        if self.node is None or not len(positions):
+            return positions
+        found = []
+        for piece in self.pieces(self.key.columns.fields):
+            first, last = np.searchsorted(positions, (piece.position, piece.position + piece.batch.num_rows))
+            some, own = positions[first:last], self._own(piece)
+            found.append(some if own is None else some[own[some - piece.position]])
+        return np.concatenate(found)
+
     def all_dead_positions(self) -> Positions:
         if self.words is not None:
             words, self.words = self.words, None

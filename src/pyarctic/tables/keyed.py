@@ -27,7 +27,7 @@ from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
 from pyarctic.tables.mergedstate import merged_sequences
 from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
 from pyarctic.tables.timetravel import chosen_snapshot, is_by
-from pyarctic.tables.transactions import BEGUN
+from pyarctic.tables.transactions import BEGUN, ENDED
 from pyarctic.tables.writes import BaseWrite, ChangeWrite, Write
 
 STORES = ("merged", "base", "change")
@@ -60,9 +60,9 @@ class KeyedTable(Table):
         self._known_change = self.change_store._loaded.metadata
         return self
 
-    def _keep_up(self) -> None:
-        """A write takes the change store to its newest state, in which others may have removed what they merged into Base:
-        in an older Base it is missing."""
+    def keep_up(self) -> None:
+        """Load Base anew if the change store has moved since. A write takes that to its newest state, in which others may
+        have removed what they merged into Base: in an older Base it is missing."""
         if self.change_store._loaded.metadata is not self._known_change:
             super().refresh()
             self._known_change = self.change_store._loaded.metadata
@@ -87,7 +87,7 @@ class KeyedTable(Table):
         with about(table=self.name):
             if store == "base":
                 return super().scan(columns, where, snapshot_id, ref, as_of)
-            self._keep_up()
+            self.keep_up()
             layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
@@ -204,6 +204,10 @@ class KeyedTable(Table):
         committed = self.change_store._append(empty=True, snapshot_properties={BEGUN: ""})
         snapshot = snapshot_by_id(committed.metadata, committed.snapshot_id or 0)
         return snapshot.sequence_number or 0
+
+    def _end(self, transaction_id: int) -> None:
+        """Tell that a begun transaction brings nothing, so that nobody waits for it."""
+        self.change_store._append(empty=True, snapshot_properties={ENDED: str(transaction_id)})
 
     def _evolve(self, evolution: Evolution) -> None:
         evolution.check(self.primary_key)

@@ -19,6 +19,8 @@ BEGUN = "tx.begin.signature"
 """In the summary of the empty commit that begins a transaction."""
 COMMITTED = "txId"
 """In the summary of a commit to Base: the transaction it belongs to."""
+ENDED = "arctic.transactions-ended"
+"""In the summary of a commit to either store: transactions that bring nothing more, by comma."""
 
 
 def open_transactions(change: TableMetadata, base: TableMetadata, committed: Collection[int], since: datetime) -> list[int]:
@@ -32,10 +34,18 @@ def open_transactions(change: TableMetadata, base: TableMetadata, committed: Col
     }
     told = {
         int(number)
-        for snapshot in base.snapshots
-        if snapshot.summary and (number := snapshot.summary.additional_properties.get(COMMITTED, "")).isdigit()
+        for snapshot in (*base.snapshots, *change.snapshots)
+        for key in (COMMITTED, ENDED)
+        for number in (snapshot.summary.additional_properties.get(key, "") if snapshot.summary else "").split(",")
+        if number.isdigit()
     }
     return sorted(begun - told - set(committed))
+
+
+def may_hide_transactions(change: TableMetadata, since: datetime) -> bool:
+    """Whether snapshots that came since a moment were expired: a transaction that was begun in one of them is not known."""
+    oldest = min(change.snapshots, key=lambda snapshot: snapshot.sequence_number or 0, default=None)
+    return oldest is not None and (oldest.sequence_number or 0) > 1 and oldest.timestamp_ms >= since.timestamp() * 1000
 
 
 def mergeable(unmerged: pl.DataFrame, oldest_open: int | None) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +25,10 @@ from pyarctic.tables.baseload import LoadWriter, Scope, checked_start, merged_by
 from pyarctic.tables.changewriter import ChangeMode, ChangeWriter
 from pyarctic.tables.commits import remove_unused
 from pyarctic.tables.distribution import Answer, FileWriter
-from pyarctic.tables.mergedstate import SUMMARY, write_merged
+from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
 from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
-from pyarctic.tables.transactions import COMMITTED
+from pyarctic.tables.transactions import COMMITTED, ENDED
 
 if TYPE_CHECKING:
     from pyarctic.tables.handle import Table
@@ -186,34 +187,69 @@ class BaseWrite(Write):
     def __init__(self, table: KeyedTable, scope: Scope) -> None:
         self.table: KeyedTable = table
         self._scope = scope
-        self._transaction_id = 0
+        self._begun: list[int] = []
         # What is wrong with the condition is refused before anything is begun.
         for files in (table.file_list, table.change_store.file_list):
             scope.partitions(table.view.metadata, files.frame(), frozenset())
 
     def rows(self, data: Any) -> int | None:
         batches = checked_start(self.table.view, data, self._scope)  # and what is wrong from the first row on
-        return self.commit(self.writer().files(batches))
+        writer = self.writer()
+        try:
+            files = writer.files(batches)
+        except BaseException:
+            self._give_up()
+            raise
+        return self.commit(files)
 
     def writer(self) -> LoadWriter:
-        self._transaction_id = self.table._begin()
-        return LoadWriter(view=self.view, scope=self._scope, transaction_id=self._transaction_id)
+        self._begun = [self.table._begin()]
+        return LoadWriter(view=self.view, scope=self._scope, transaction_id=self._begun[0])
+
+    def abandon(self, answers: Iterable[Answer]) -> None:
+        super().abandon(answers)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Others wait for transactions that were begun. That they need not is worth a try, and no error."""
+        with contextlib.suppress(ArcticError):
+            self.table._end(self._begun[-1])
+
+    def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
+        try:
+            done = super().commit(files, note)
+        except (Conflict, Rejected, UsageError, Unsupported, Damaged):
+            self._give_up()
+            raise
+        if done is None:
+            self._give_up()
+        return done
 
     def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
-        def plan(attempt: int) -> Change | None:
-            # What came first may have hidden later changes than this transaction would. It takes place after it all then.
-            return self._replacing(tuple(files), note, self.table._begin() if attempt else self._transaction_id)
+        return self.table._commit_alone(lambda _: self._replacing(tuple(files), note))
 
-        return self.table._commit_alone(plan)
-
-    def _replacing(self, files: tuple[NewFile, ...], note: Note, transaction_id: int) -> Change | None:
+    def _replacing(self, files: tuple[NewFile, ...], note: Note) -> Change | None:
         """The overwrite as a change of Base as it is now."""
+        merged = self._merged(files, self._begun[-1])
+        known = merged_sequences(self.table.view.metadata, self.table.view.io, self.table.view.metadata.current_snapshot())
+        if any(known.get(path, -1) > self._begun[-1] for path in merged):
+            # What came first has hidden later changes than this transaction would. It takes place after it all then.
+            self._begun.append(self.table._begin())
+        return self._change(files, note, self._begun[-1])
+
+    def _merged(self, files: tuple[NewFile, ...], transaction_id: int) -> dict[str, int]:
+        table = self.table
+        metadata = table.view.metadata
+        new = places_of(metadata, files)
+        removed = replaced_files(metadata, table.file_list, self._scope, new)
+        return merged_by(metadata, removed, table.change_store.file_list.frame(), self._scope, new, transaction_id)
+
+    def _change(self, files: tuple[NewFile, ...], note: Note, transaction_id: int) -> Change | None:
         table, scope = self.table, self._scope
         metadata, io = table.view.metadata, table.view.io
         new = places_of(metadata, files)
         removed = replaced_files(metadata, table.file_list, scope, new)
-        pending = table.change_store.file_list.frame()
-        merged = merged_by(metadata, removed, pending, scope, new, transaction_id)
+        merged = self._merged(files, transaction_id)
         if not files and removed.is_empty() and not merged:
             return None
         change = Change(
@@ -223,7 +259,12 @@ class BaseWrite(Write):
             alone=True,
             empty=not files and removed.is_empty(),
             once=note.once,
-            snapshot_properties={**note.summary, **SUMMARY, COMMITTED: str(transaction_id)},
+            snapshot_properties={
+                **note.summary,
+                **SUMMARY,
+                COMMITTED: str(transaction_id),
+                ENDED: ",".join(map(str, self._begun)),
+            },
         )
         return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
 

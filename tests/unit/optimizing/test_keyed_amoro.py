@@ -60,7 +60,6 @@ def test_no_deletes_are_left_after_full(name: str, tmp_path: Path) -> None:
     assert set(files["transaction_id"]) <= set(range(max(merged.values()) + 1))
 
 
-@pytest.mark.xfail(reason="a ratio above one is refused")
 def test_a_ratio_that_is_never_reached(tmp_path: Path) -> None:
     amoro = adopted("bigint_pd__minor", tmp_path)
     assert amoro.table.properties[_RATIO] == "10"

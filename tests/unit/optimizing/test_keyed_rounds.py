@@ -184,7 +184,6 @@ def test_an_overwrite_leaves_no_transaction_open(lake: Catalog) -> None:
     assert not unmerged()
 
 
-@pytest.mark.xfail(reason="its first transaction is open again once its files are gone")
 def test_an_overwrite_that_came_second_leaves_no_transaction_open(lake: Catalog) -> None:
     made().write(rows(_1="a"), "overwrite")
     late = opened()
@@ -197,7 +196,6 @@ def test_an_overwrite_that_came_second_leaves_no_transaction_open(lake: Catalog)
     assert not unmerged()
 
 
-@pytest.mark.xfail(reason="it begins a transaction, and nothing tells that it ended")
 def test_an_overwrite_of_nothing_leaves_no_transaction_open(lake: Catalog) -> None:
     table = made(CITIES, ("city",))
     table.write(cities((1, "a", "x"))[:0], "overwrite", where="city = 'b'")
@@ -206,7 +204,6 @@ def test_an_overwrite_of_nothing_leaves_no_transaction_open(lake: Catalog) -> No
     assert not unmerged()
 
 
-@pytest.mark.xfail(reason="a row with an older transaction gets that of the rows beside it")
 def test_rows_of_others_keep_their_age(lake: Catalog) -> None:
     table = made()
     early = table._begin()
@@ -302,7 +299,6 @@ def test_lost_attempts_leave_nothing(lake: Catalog, buckets: str) -> None:
     assert read() == read("base") == texts(range(100), "a") | texts(range(100, 300), "b")
 
 
-@pytest.mark.xfail(reason="the list of what was merged stays")
 def test_a_catalog_that_cannot_be_reached_leaves_nothing(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     made().write(rows(_1="a"))
 
@@ -355,7 +351,6 @@ def test_deletes_of_others_are_moved_to_the_new_files(lake: Catalog, kind: KindC
     assert read() == read("base") == {1: "a", 2: "b", 4: "a"}
 
 
-@pytest.mark.xfail(reason="without a row that stays there is no row map")
 def test_deletes_of_others_for_rows_that_all_were_replaced_do_no_harm(lake: Catalog) -> None:
     table = made()
     table.write(rows(_1="a", _2="a"), "overwrite")

@@ -48,3 +48,27 @@ def test_a_change_that_came_after_the_load_began_stays() -> None:
 
     table.write(meanwhile(), mode="overwrite")
     assert content() == {2: "load", 3: "later"}
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_round_of_optimizing_meanwhile_hides_nothing() -> None:
+    """The overwrite must be made anew, and takes place where it began all the same."""
+    cities = pa.schema([*SCHEMA, ("city", pa.string())])
+
+    def of(city: str, key: int, value: str) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([{"id": key, "v": value, "city": city}], schema=cities)
+
+    table = pyarctic.create_table("lake.db.t", cities, ["id", "city"], ["city"])
+    table.write(of("Oslo", 1, "before"))
+    table.write(of("Rome", 2, "before"))
+
+    def meanwhile() -> Iterator[pa.RecordBatch]:
+        yield of("Oslo", 3, "load")
+        pyarctic.table("lake.db.t").write(of("Oslo", 9, "later"))
+        assert pyarctic.optimize("lake.db.t", kind="minor", where="city = 'Rome'").changed
+
+    table.write(meanwhile(), mode="overwrite", replace="partitions")
+    assert content() == {2: "before", 3: "load", 9: "later"}
+    pyarctic.optimize("lake.db.t", kind="full")
+    assert content() == {2: "before", 3: "load", 9: "later"}
+    assert not pyarctic.table("lake.db.t").summary()["change_store"]["unmerged_files"]

@@ -83,7 +83,7 @@ def write_rebased(change: Change, state: TableState, dead: Mapping[str, Position
 def _moved_deletes(change: Change, state: TableState, since: pl.DataFrame) -> Dead:
     """Deletes that came for replaced data files, as positions in the new files."""
     replaced = change.removed_data
-    if replaced.is_empty() or since.is_empty() or not (change.added_data or change.rewrites):
+    if replaced.is_empty() or since.is_empty() or not (change.added_data or change.rewrites or change.proof):
         return {}
     positions = PositionDeletes(state.reader.io, _MEMORY)
     _check_taken_back(replaced, state, since, positions)

@@ -29,7 +29,7 @@ from pyarctic.optimizing.kernel.sources import RowCount, Sources
 from pyarctic.tables.changefiles import FILE_OFFSET
 
 _LOOKED_AT = 3
-"""Files whose footers decide whether copying is worth a try."""
+"""Files whose footers decide whether copying is worth a try: the largest ones."""
 _WORTHWHILE = 0.5
 """Of the rows, at least so many should be in files that no delete hits."""
 
@@ -70,7 +70,7 @@ class Copier:
         untouched = self._sources.untouched()
         if int(untouched["record_count"].sum()) < _WORTHWHILE * int(listed["record_count"].sum()):
             return False
-        for path in untouched["file_path"].head(_LOOKED_AT):
+        for path in untouched.top_k(_LOOKED_AT, by="record_count")["file_path"]:
             with opened(self._attempt.bench.io, path) as stream:
                 source = _source(stream, path)
                 if source is None or not self._copyable(source, set()):

@@ -12,7 +12,6 @@ from itertools import chain
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import polars as pl
 
 from pyarctic.iceberg.deletes import PARTITION_SCOPED
@@ -97,18 +96,16 @@ class KeyedFiles:
     def deletes(self) -> Iterator[NewFile]:
         """Each about one data file: then it can be replaced by the next, and leaves together with its file."""
         for file in self._staying:
-            everything = file.all_dead_positions()
             known = file.named_positions()
-            new = np.setdiff1d(everything, known, assume_unique=True)
+            dead = file.own_of(file.all_dead_positions())
             self._attempt.progress(0, 0)
-            # What others know of the same file would have to be told by all of them.
-            is_own = file.node is None
+            # A file of several tasks must be told by all of them, or by none; a delete file about several files likewise.
             shares = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
-            if not len(new) and not (is_own and shares and len(known)):
+            if file.node is None and not shares and len(dead) == len(known):
                 continue
-            if is_own:
-                self.restated.append(file.path)
-            yield write_position_deletes(self._target(file), {file.path: everything if is_own else new})
+            self.restated.append(file.path)
+            if len(dead):
+                yield write_position_deletes(self._target(file), {file.path: dead})
 
     def _target(self, file: Judged) -> StoreTarget:
         place = self._attempt.target()

@@ -46,7 +46,6 @@ class RunLog:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(dir=spill_dir(), prefix="arctic-runs-")  # noqa: SIM115  # closed by __exit__
-        self._is_empty = True
         self.rows = 0
 
     def __enter__(self) -> Self:
@@ -77,12 +76,11 @@ class RunLog:
         runs = np.empty(len(sources), _RUN)
         runs["source"], runs["position"], runs["length"] = sources, positions, lengths
         self._file.write(runs.tobytes())
-        self._is_empty = self._is_empty and bool((runs["source"] == NOWHERE).all())
         self.rows += int(runs["length"].sum())
 
     def save(self, target: Target, sources: Sequence[str], files: Sequence[NewFile]) -> str | None:
-        """Write the row map of a task that read `sources` and wrote `files`, in this order; gives its path."""
-        if self._is_empty:
+        """Write the row map of a task that replaces `sources` and wrote `files`, in this order; gives its path."""
+        if not sources or not files:
             return None
         path = target.new_path(ROW_MAP_SUFFIX)
         ends = np.cumsum([file.record_count for file in files])
