@@ -26,7 +26,7 @@ Storage = FileIO
 MOST_ATTEMPTS = 3
 LOOK_SECONDS = 0.2
 """How long a wait lasts before somebody looks whether Ctrl-C was pressed: Polars has the system go on waiting instead."""
-_BYTES_WORTH_A_WORKER = 64 << 20
+_BYTES_WORTH_A_WORKER = 96 << 20
 """A process takes more than a second of CPU to start; less work than this is not worth another one."""
 
 
@@ -54,7 +54,7 @@ class LocalEngine:
 
     def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
         waiting = deque((task, 0) for task in tasks)
-        worth = sum(task.input_bytes for task in tasks) // _BYTES_WORTH_A_WORKER + 1
+        worth = sum(task.work_bytes for task in tasks) // _BYTES_WORTH_A_WORKER + 1
         crew = _Crew(job, io, waiting, listen)
         try:
             crew.start(min(self._workers, len(tasks), worth))

@@ -23,6 +23,8 @@ Action = Literal["merge", "convert"]
 
 _LEFT_OUT = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
 """Of a file list; a task does not need them."""
+_KEYS_OF_A_FILE = 10
+"""About the part of a file that its key columns are."""
 _KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
 
 
@@ -77,6 +79,14 @@ class Task:
         """Of all rows that are read."""
         inserted = 0 if self.keyed is None else int(self.keyed.changes["file_size_bytes"].sum())
         return int(self.data["file_size_bytes"].sum()) + inserted
+
+    @property
+    def work_bytes(self) -> int:
+        """What it costs, in bytes of rows that are written anew: of files that stay only the keys are looked at."""
+        everything, written = self.input_bytes, int(self.replaced["file_size_bytes"].sum())
+        if self.keyed is not None:
+            written += int(self.keyed.changes["file_size_bytes"].sum())
+        return written + (everything - written) // _KEYS_OF_A_FILE
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}

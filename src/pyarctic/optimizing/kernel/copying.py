@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
@@ -31,7 +32,7 @@ from pyarctic.tables.changefiles import FILE_OFFSET
 _LOOKED_AT = 3
 """Files whose footers decide whether copying is worth a try: the largest ones."""
 _WORTHWHILE = 0.5
-"""Of the rows, at least so many should be in files that no delete hits."""
+"""Of the rows, at least so many should be in files that are large enough and that no delete hits."""
 
 
 class Copier:
@@ -64,18 +65,19 @@ class Copier:
 
     def is_worthwhile(self) -> bool:
         """Whether most rows can be expected to be copied, by the first footers and the deletes there are."""
-        listed = self._sources.listed
-        if self._attempt.task.copy_least_rows is None or (listed["file_format"] != "PARQUET").any():
+        listed, least = self._sources.listed, self._attempt.task.copy_least_rows
+        if least is None or (listed["file_format"] != "PARQUET").any():
             return False
-        untouched = self._sources.untouched()
-        if int(untouched["record_count"].sum()) < _WORTHWHILE * int(listed["record_count"].sum()):
+        untouched = self._sources.untouched().filter(pl.col("record_count") >= least)
+        if int(untouched["record_count"].sum()) < max(_WORTHWHILE * int(listed["record_count"].sum()), 1):
             return False
-        for path in untouched.top_k(_LOOKED_AT, by="record_count")["file_path"]:
+        largest = untouched.top_k(_LOOKED_AT, by="record_count")
+        copied = 0
+        for path, rows in largest.select("file_path", "record_count").iter_rows():
             with opened(self._attempt.bench.io, path) as stream:
                 source = _source(stream, path)
-                if source is None or not self._copyable(source, set()):
-                    return False
-        return True
+                copied += rows if source is not None and self._copyable(source, set()) else 0
+        return copied >= _WORTHWHILE * int(largest["record_count"].sum())
 
     def run(self) -> list[NewFile]:
         for file in self._sources.files():
