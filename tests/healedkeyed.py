@@ -15,7 +15,6 @@ from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.keyhash import key_hashes
 from pyarctic.tables.layout import BASE_BUCKETS
 from pyarctic.tables.storefiles import StorePaths, with_store_facts
-from pyarctic.tables.transactions import BEGUN
 from pyarctic.tables.tree import Node
 from tests import changes
 from tests.keyedtables import KeyedModel, tuples
@@ -127,24 +126,10 @@ class HealedKeyed(KeyedModel):
 
     # Steps
 
-    def overwrite(self) -> None:
-        before, base = self._begun_so_far(), self.opened().view.snapshot_id
-        super().overwrite()
-        self.abandoned += self._begun_so_far() - before - (self.opened().view.snapshot_id != base)
-
-    def _begun_so_far(self) -> int:
-        snapshots = self.opened().change_store.view.metadata.snapshots
-        return sum(BEGUN in snapshot.summary.additional_properties for snapshot in snapshots if snapshot.summary)
-
     def finish(self) -> None:
         before = len(self.begun), len(self.commits), self._loads
         super().finish()
         self.abandoned += len(self.begun) < before[0] and (len(self.commits), self._loads) == before[1:]
-
-    def foreign_base(self) -> None:
-        """Not beside rows of a load that is younger than an open transaction: healed together they are of one age."""
-        if not self.begun:
-            super().foreign_base()
 
     def foreign_delete(self) -> None:
         """Another engine deletes rows of Base by their positions."""

@@ -163,10 +163,10 @@ class _Run:
                     self._watcher.ended(outcome.task, outcome)
                     committer.fail(task)
                     continue
+                committer.take(Done(task=task, result=outcome))  # before anybody may interrupt: its files are nobody's yet
                 self._watcher.ended(outcome.task, None)
                 self._tally.cpu_seconds += outcome.cpu_seconds
                 self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
-                committer.take(Done(task=task, result=outcome))
         committer.finish()
 
     def _report(self, plans: list[Plan], ledger: Ledger) -> Report:
