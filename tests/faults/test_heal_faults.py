@@ -31,7 +31,7 @@ from pyarctic.config import parse_table_name
 from pyarctic.errors import Damaged, OutcomeUnknown, Unavailable
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.writing import DataFileWriter
-from pyarctic.optimizing import Engine, LocalEngine, Options, Report, TaskOutcome, commits, optimize_table
+from pyarctic.optimizing import Engine, LocalEngine, Options, Report, TaskOutcome, offering, optimize_table
 from pyarctic.optimizing.engines import MOST_ATTEMPTS
 from pyarctic.tables import Table as Handle
 from tests import changes
@@ -363,7 +363,7 @@ _DOWN = OperationalError("the catalog", {}, Exception("it is down"))
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives up soon."""
-    monkeypatch.setattr(commits, "_PATIENCE", 2)
+    monkeypatch.setattr(offering, "_PATIENCE", 2)
 
 
 def test_a_catalog_that_is_down_before_the_commit_leaves_nothing(lab: Lab, hasty: None) -> None:
