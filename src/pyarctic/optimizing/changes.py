@@ -82,7 +82,9 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     files = mergeable(pending, min(waits_for, default=None))
     came = snapshot_times(change).select("snapshot_id", "committed_at")
     files = files.join(came, on="snapshot_id", how="left", maintain_order="left")
-    files = files.with_columns(pl.col("committed_at").fill_null(came["committed_at"].min()))  # expired: at least as old
+    files = files.with_columns(
+        pl.col("committed_at").fill_null(pl.lit(came["committed_at"].min(), MOMENT))
+    )  # expired: at least as old
     files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields[0])
     if not has_nodes:
         files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
