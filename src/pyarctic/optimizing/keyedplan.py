@@ -22,11 +22,9 @@ from pyarctic.optimizing.changes import Changes
 from pyarctic.optimizing.evaluate import TOO_LARGE, Observation
 from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
-from pyarctic.optimizing.tasks import KeyedTask, Kind, Task
+from pyarctic.optimizing.tasks import KEY_SHARE, KeyedTask, Kind, Task
 from pyarctic.tables.mergedplan import by_key_ranges
 
-_KEY_SHARE = 0.1
-"""About the part of a file that its key columns are: what it costs to ask a file that stays."""
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _BIN = [*_SUB_TREE, "bin"]
 
@@ -85,7 +83,7 @@ def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.Dat
     files = files.with_columns(pl.Series("own_mask", own_mask))
     is_kept = ~pl.col("rewrite") & ~pl.col("is_change")
     asked = pl.when(pl.col("is_change").any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
-    work = pl.col("expected_bytes").filter("rewrite").sum() + _KEY_SHARE * asked
+    work = pl.col("expected_bytes").filter("rewrite").sum() + KEY_SHARE * asked
     wanted = (work / settings.target_bytes).clip(lower_bound=1).log(2).ceil().cast(pl.Int64)
     # Rows written above files that stay would tie their nodes together; for rows written below them, each would be asked by
     # many tasks, and its deletes would be told by as many.
@@ -125,7 +123,7 @@ def _in_bins(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     changes are left out."""
     group = [*_SUB_TREE, "component"]
     files = files.filter(pl.col("rewrite") | pl.col("is_change").any().over(group))
-    weight = pl.when(pl.col("rewrite")).then("expected_bytes").otherwise(_KEY_SHARE * pl.col("file_size_bytes"))
+    weight = pl.when(pl.col("rewrite")).then("expected_bytes").otherwise(KEY_SHARE * pl.col("file_size_bytes"))
     root_mask = pl.Series(_mask_of(files["root"].to_numpy())) if files.height else pl.Series([], dtype=pl.Int64)
     groups = (
         files.with_columns(weight=weight, targets=(pl.col("mask") + 1) / (root_mask + 1))

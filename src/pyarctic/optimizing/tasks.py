@@ -23,8 +23,8 @@ Action = Literal["merge", "convert"]
 
 _LEFT_OUT = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
 """Of a file list; a task does not need them."""
-_KEYS_OF_A_FILE = 10
-"""About the part of a file that its key columns are."""
+KEY_SHARE = 0.1
+"""About the part of a file that its key columns are: what it costs to ask a file that stays."""
 _KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
 
 
@@ -86,7 +86,7 @@ class Task:
         everything, written = self.input_bytes, int(self.replaced["file_size_bytes"].sum())
         if self.keyed is not None:
             written += int(self.keyed.changes["file_size_bytes"].sum())
-        return written + (everything - written) // _KEYS_OF_A_FILE
+        return written + int((everything - written) * KEY_SHARE)
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}

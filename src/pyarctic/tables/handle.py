@@ -244,11 +244,10 @@ class Table:
         self.refresh()
         return self.commit(Change(start=self.view.snapshot_id, **what))
 
-    def _commit_alone(self, plan: Callable[[int], Change | None]) -> int | None:
-        """Commit a change that must see all of the table it replaces: planned anew whenever somebody else came first. `plan`
-        is told how often that happened."""
-        for attempt in range(_ATTEMPTS):
-            change = plan(attempt)
+    def _commit_alone(self, plan: Callable[[], Change | None]) -> int | None:
+        """Commit a change that must see all of the table it replaces: planned anew whenever somebody else came first."""
+        for _ in range(_ATTEMPTS):
+            change = plan()
             if change is None:
                 return None
             try:

@@ -205,9 +205,10 @@ class KeyedTable(Table):
         snapshot = snapshot_by_id(committed.metadata, committed.snapshot_id or 0)
         return snapshot.sequence_number or 0
 
-    def _end(self, transaction_id: int) -> None:
-        """Tell that a begun transaction brings nothing, so that nobody waits for it."""
-        self.change_store._append(empty=True, snapshot_properties={ENDED: str(transaction_id)})
+    def _end(self, begun: Sequence[int]) -> None:
+        """Tell that begun transactions bring nothing, so that nobody waits for them."""
+        if begun:
+            self.change_store._append(empty=True, snapshot_properties={ENDED: ",".join(map(str, begun))})
 
     def _evolve(self, evolution: Evolution) -> None:
         evolution.check(self.primary_key)

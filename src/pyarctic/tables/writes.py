@@ -114,7 +114,7 @@ class PlainWrite(Write):
         if self._appends:
             return _appended(table, add, note) if add else None
 
-        def plan(_: int) -> Change | None:
+        def plan() -> Change | None:
             metadata = table.view.metadata
             removed = replaced_files(metadata, table.file_list, self._scope, places_of(metadata, add))
             if not add and removed.is_empty():
@@ -213,7 +213,7 @@ class BaseWrite(Write):
     def _give_up(self) -> None:
         """Others wait for transactions that were begun. That they need not is worth a try, and no error."""
         with contextlib.suppress(ArcticError):
-            self.table._end(self._begun[-1])
+            self.table._end(self._begun)
 
     def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
         try:
@@ -226,30 +226,20 @@ class BaseWrite(Write):
         return done
 
     def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
-        return self.table._commit_alone(lambda _: self._replacing(tuple(files), note))
+        return self.table._commit_alone(lambda: self._replacing(tuple(files), note))
 
     def _replacing(self, files: tuple[NewFile, ...], note: Note) -> Change | None:
         """The overwrite as a change of Base as it is now."""
-        merged = self._merged(files, self._begun[-1])
-        known = merged_sequences(self.table.view.metadata, self.table.view.io, self.table.view.metadata.current_snapshot())
-        if any(known.get(path, -1) > self._begun[-1] for path in merged):
-            # What came first has hidden later changes than this transaction would. It takes place after it all then.
-            self._begun.append(self.table._begin())
-        return self._change(files, note, self._begun[-1])
-
-    def _merged(self, files: tuple[NewFile, ...], transaction_id: int) -> dict[str, int]:
-        table = self.table
-        metadata = table.view.metadata
-        new = places_of(metadata, files)
-        removed = replaced_files(metadata, table.file_list, self._scope, new)
-        return merged_by(metadata, removed, table.change_store.file_list.frame(), self._scope, new, transaction_id)
-
-    def _change(self, files: tuple[NewFile, ...], note: Note, transaction_id: int) -> Change | None:
         table, scope = self.table, self._scope
         metadata, io = table.view.metadata, table.view.io
         new = places_of(metadata, files)
         removed = replaced_files(metadata, table.file_list, scope, new)
-        merged = self._merged(files, transaction_id)
+        merged = merged_by(metadata, removed, table.change_store.file_list.frame(), scope, new, self._begun[-1])
+        known = merged_sequences(metadata, io, metadata.current_snapshot())
+        if any(known.get(path, -1) > self._begun[-1] for path in merged):
+            # What came first has hidden later changes than this transaction would. It takes place after it all then.
+            self._begun.append(table._begin())
+            merged = dict.fromkeys(merged, self._begun[-1])
         if not files and removed.is_empty() and not merged:
             return None
         change = Change(
@@ -262,7 +252,7 @@ class BaseWrite(Write):
             snapshot_properties={
                 **note.summary,
                 **SUMMARY,
-                COMMITTED: str(transaction_id),
+                COMMITTED: str(self._begun[-1]),
                 ENDED: ",".join(map(str, self._begun)),
             },
         )
