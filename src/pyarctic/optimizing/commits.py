@@ -13,7 +13,7 @@ from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
 from pyarctic.iceberg.committing import Change, Committed, Proof
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY
-from pyarctic.iceberg.manifests import EQUALITY_DELETES
+from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES
 from pyarctic.optimizing.history import CADENCE_EVENTS, STATEMENTS, WRITERS_WINDOW, recent_statements, writers_activity
 from pyarctic.optimizing.offering import Done, Offering
 from pyarctic.optimizing.plan import Plan
@@ -113,11 +113,7 @@ class Committer(Offering):
         return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=self._proof(done))
 
     def _converted(self, done: Sequence[Done]) -> Change | None:
-        add = [file for one in done for file in one.result.add]
-        with_vectors = {file.referenced_data_file for file in add if file.is_vector}
-        matches = self._plan.observation.matches
-        superseded = matches.vectors.filter(pl.col("referenced_data_file").is_in(list(with_vectors)))
-        remove = pl.concat([superseded.select(FILE_SCHEMA.names()), self._idle(done)])
+        remove = self._idle(done)
         # Positions beside equality deletes that other files still need would have to be found again the next time.
         if remove.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
             return None
@@ -146,22 +142,22 @@ class Committer(Offering):
         """Deletes of the planned snapshot that hit nothing once these tasks are in the table."""
         matches = self._plan.observation.matches
         known = [*self.ledger.committed, *done]
-        settled = [one.task.data.select("file_path") for one in known if one.task.action == "merge"]
-        asked = [one.task.data.select("file_path") for one in known if one.task.action == "convert"]
+        merged = {path for one in known if one.task.action == "merge" for path in one.task.data["file_path"]}
+        asked = {path for one in known if one.task.action == "convert" for path in one.task.data["file_path"]}
+        with_vectors = {file.referenced_data_file for one in known for file in one.result.add if file.is_vector}
         deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_SCHEMA.names())
         deletes = deletes.join(self.ledger.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
-        data = matches.data.select(FILE_SCHEMA.names())
-        staying = data.join(pl.concat(settled), on="file_path", how="anti") if settled else data
-        decoder = PartitionDecoder(self._plan.observation.metadata)
-        unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused()
-        if not asked:
-            return unused.select(FILE_SCHEMA.names())
-        # Of files that were asked about their keys, equality deletes have nothing more to say.
-        unasked = staying.join(pl.concat(asked), on="file_path", how="anti")
-        equality = deletes.filter(pl.col("content") == EQUALITY_DELETES)
-        answered = match_deletes(pl.concat([unasked, equality]), decoder.unpartitioned_specs()).unused()
-        both = pl.concat([unused.select(FILE_SCHEMA.names()), answered.select(FILE_SCHEMA.names())])
-        return both.unique(FILE_IDENTITY, maintain_order=True)
+        staying = matches.data.select(FILE_SCHEMA.names()).filter(~pl.col("file_path").is_in(list(merged)))
+        idle = [self._hitting_nothing(deletes, staying)]
+        for content, answered in ((EQUALITY_DELETES, asked), (POSITION_DELETES, with_vectors)):
+            if answered:  # keys that were asked for, positions that a vector holds: such deletes have nothing more to say
+                of_content = deletes.filter(pl.col("content") == content)
+                idle.append(self._hitting_nothing(of_content, staying.filter(~pl.col("file_path").is_in(list(answered)))))
+        return pl.concat(idle).unique(FILE_IDENTITY, maintain_order=True)
+
+    def _hitting_nothing(self, deletes: pl.DataFrame, data: pl.DataFrame) -> pl.DataFrame:
+        unpartitioned = PartitionDecoder(self._plan.observation.metadata).unpartitioned_specs()
+        return match_deletes(pl.concat([data, deletes]), unpartitioned).unused().select(FILE_SCHEMA.names())
 
     def _between_statements(self, done: Sequence[Done]) -> None:
         """If others change rows in these partitions at the moment, commit right after one of them did: the next statement of
