@@ -2,8 +2,9 @@
 
 Every key becomes a 64-bit code. A single column of integers, dates, times, short decimals or the bits of floats is its own
 code. Other keys are hashed, and hashes only choose candidates: a row dies by comparison of its key columns. Codes lie
-sorted, each with a mark such as the newest delete of its key; before they are searched, a table of bits turns most rows
-away.
+sorted, each with a mark such as the newest delete of its key. Where they are close together, as numbers are that a database
+gave one after the other, a table of bits tells their places; else they are searched, and a table of bits turns most rows
+away before.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ Mask = npt.NDArray[np.bool_]
 
 _DIGITS_OF_64_BITS = 18
 _LEAST_BITS_PER_KEY = 8
+_MOST_SLOTS_PER_KEY = 48
+"""About nine bytes, as much as the key and its mark."""
 _BLOCK = 1 << 18
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the upper bits of its multiples spread any run of numbers evenly."""
+_ONE, _WORD_SHIFT, _IN_WORD = np.uint64(1), np.uint64(6), np.uint64(63)
 
 
 class KeyIndex:
@@ -39,7 +43,8 @@ class KeyIndex:
         together = np.concatenate(codes) if codes else np.empty(0, np.int64)
         codes.clear()
         self._codes, self._marks = self._arranged(together, marks, rows)
-        self._table = BitTable(self._codes)
+        self._places: SearchedCodes | CloseCodes
+        self._places = CloseCodes(self._codes) if are_close(self._codes) else SearchedCodes(self._codes)
 
     def _arranged(self, codes: Codes, marks: Marks, rows: pl.DataFrame | None) -> tuple[Codes, Marks]:
         """Sort, and leave of every key its greatest mark."""
@@ -63,7 +68,7 @@ class KeyIndex:
     def nbytes(self) -> int:
         # Arrow counts what strings hold in truth, Polars only their letters.
         rows = 0 if self._rows is None else int(self._rows.to_arrow(compat_level=pl.CompatLevel.newest()).nbytes)
-        return self._codes.nbytes + self._marks.nbytes + self._table.nbytes + rows
+        return self._codes.nbytes + self._marks.nbytes + self._places.nbytes + rows
 
     def marked(self, rows: pl.DataFrame, least: int | Marks) -> Mask:
         """True for rows whose key is here with this mark or a greater one; `least` may tell one for each row."""
@@ -78,7 +83,7 @@ class KeyIndex:
         return found
 
     def _hits(self, rows: pl.DataFrame, least: int | Marks) -> Places:
-        asked, places = self._found(codes_of(rows))
+        asked, places = self._places.of(codes_of(rows))
         if self._ambiguous:
             # Two keys share a hash: one place is not enough to look at, so join by the keys themselves.
             return self._hits_by_keys(rows, asked, least)
@@ -94,18 +99,6 @@ class KeyIndex:
         joined = candidates.join(known, on=rows.columns, nulls_equal=True).filter(pl.col("mark") >= pl.col("least"))
         hit: Places = joined["row"].sort().to_numpy()
         return asked[hit]
-
-    def _found(self, codes: Codes) -> tuple[Places, Places]:
-        """Which codes are in the index, and where."""
-        if not len(codes) or not len(self._codes) or codes.max() < self._codes[0] or codes.min() > self._codes[-1]:
-            return np.empty(0, np.intp), np.empty(0, np.intp)
-        asked = self._table.may_hold(codes)
-        # A search for ascending codes stays near where the last one ended; one for codes in any order misses the caches.
-        asked = asked[np.argsort(codes[asked])]
-        places = np.searchsorted(self._codes, codes[asked])
-        places[places == len(self._codes)] = 0
-        same = self._codes[places] == codes[asked]
-        return asked[same], places[same]
 
 
 class EqualityIndex:
@@ -145,6 +138,61 @@ class EqualityIndex:
 
     def _rank_after(self, sequence: int) -> int:
         return int(np.searchsorted(self._sequences, sequence, side="right"))
+
+
+def are_close(codes: Codes) -> bool:
+    """Whether so many numbers lie between sorted codes that a bit for each of them is not too much."""
+    return bool(len(codes)) and int(codes[-1]) - int(codes[0]) < _MOST_SLOTS_PER_KEY * len(codes)
+
+
+class CloseCodes:
+    """Places of sorted codes: a bit for every number from the first to the last, and how many codes there are before each
+    word of bits."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._first = codes[:1].view(np.uint64)
+        slots = codes.view(np.uint64) - self._first
+        words, bits = slots >> _WORD_SHIFT, _ONE << (slots & _IN_WORD)
+        starts = np.flatnonzero(np.diff(words, prepend=words[:1] + _ONE))
+        beyond = int(words[-1]) + 1
+        self._words = np.zeros(beyond + 1, np.uint64)
+        self._words[words[starts].view(np.int64)] = np.bitwise_or.reduceat(bits, starts)
+        self._before = np.cumsum(np.bitwise_count(self._words), dtype=np.uint32) - np.bitwise_count(self._words)
+        self._beyond = np.uint64(beyond << 6)
+        self.nbytes = self._words.nbytes + self._before.nbytes
+
+    def of(self, codes: Codes) -> tuple[Places, Places]:
+        """Which codes are here, and where."""
+        # What is less than the first one wraps around, and is beyond the last one too.
+        slots = np.minimum(codes.view(np.uint64) - self._first, self._beyond)
+        words = self._words[(slots >> _WORD_SHIFT).view(np.int64)]
+        asked = np.flatnonzero((words >> (slots & _IN_WORD)) & _ONE)
+        slots, words = slots[asked], words[asked]
+        below = words & ((_ONE << (slots & _IN_WORD)) - _ONE)
+        places = self._before[(slots >> _WORD_SHIFT).view(np.int64)] + np.bitwise_count(below)
+        return asked, places.astype(np.intp)
+
+
+class SearchedCodes:
+    """Places of sorted codes that may be any numbers."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+        self._table = BitTable(codes)
+        self.nbytes = self._table.nbytes
+
+    def of(self, codes: Codes) -> tuple[Places, Places]:
+        """Which codes are here, and where."""
+        known = self._codes
+        if not len(codes) or not len(known) or codes.max() < known[0] or codes.min() > known[-1]:
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        asked = self._table.may_hold(codes)
+        # A search for ascending codes stays near where the last one ended; one for codes in any order misses the caches.
+        asked = asked[np.argsort(codes[asked])]
+        places = np.searchsorted(known, codes[asked])
+        places[places == len(known)] = 0
+        same = known[places] == codes[asked]
+        return asked[same], places[same]
 
 
 class BitTable:

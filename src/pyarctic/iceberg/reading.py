@@ -25,7 +25,7 @@ from pyarctic.iceberg.deletes import EQUALITY, GLOBAL_EQUALITY, DeleteMatches
 from pyarctic.iceberg.gaps import close_gaps
 from pyarctic.iceberg.partitions import PartitionDecoder
 from pyarctic.iceberg.projection import Projection
-from pyarctic.iceberg.vectors import Positions, united
+from pyarctic.iceberg.vectors import Positions, bitmap, united
 from pyarctic.iceberg.wire import trimmed
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType())
@@ -152,12 +152,12 @@ class ReadFile:
         index = self._reading.equality.index(portion)
         for piece in self._pieces(portion.keys.top_level_ids, self._reading.key_pace):
             dead = index.dead(portion.keys.frame(piece, self.constants), self._sequence)
-            self._buried.update(np.flatnonzero(dead) + piece.position)
+            self.bury_rows(np.flatnonzero(dead) + piece.position)
         self._portions = [other for other in self._portions if other is not portion]
 
     def bury_rows(self, positions: Positions) -> None:
         """Note rows that were found dead by somebody else."""
-        self._buried.update(positions)
+        self._buried |= bitmap(positions)
 
     def named_positions(self) -> Positions:
         """Ascending positions of rows that position deletes and vectors name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,11 @@ def united(some: Positions, others: Positions) -> Positions:
     first = np.ones(len(both), dtype=bool)
     np.not_equal(both[1:], both[:-1], out=first[1:])
     return both[first]
+
+
+def bitmap(positions: Positions) -> BitMap64:
+    """Positions as a set. Given an array of NumPy, the library would look at each number as an object of Python."""
+    return BitMap64(array("Q", positions.tobytes()))
 
 
 def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int) -> Positions:

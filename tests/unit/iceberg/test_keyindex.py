@@ -38,7 +38,7 @@ from pyiceberg.types import (
 from pyarctic.iceberg import keyindex
 from pyarctic.iceberg.datafiles import OpenFile, Piece
 from pyarctic.iceberg.deletefiles import KeyColumns
-from pyarctic.iceberg.keyindex import BitTable, EqualityIndex
+from pyarctic.iceberg.keyindex import BitTable, CloseCodes, EqualityIndex, SearchedCodes, are_close
 from pyarctic.iceberg.projection import arrow_type
 
 MOST, LEAST = 2**63 - 1, -(2**63)
@@ -152,6 +152,30 @@ def test_index_of_nothing() -> None:
     for index in (EqualityIndex([]), EqualityIndex([(frame(keys, [LongType()], []), 5)])):
         assert index.dead(frame(keys, [LongType()], [(1,), (None,)]), 0).tolist() == [False, False]
         assert index.nbytes < 10
+
+
+@given(
+    known=st.sets(
+        st.one_of(st.integers(-70, 200), st.integers(MOST - 130, MOST), st.integers(LEAST, LEAST + 130)), min_size=1
+    ),
+    asked=st.lists(st.one_of(st.integers(-200, 300), st.integers(MOST - 200, MOST), st.integers(LEAST, LEAST + 200))),
+)
+def test_close_codes_are_found_where_a_search_finds_them(known: set[int], asked: list[int]) -> None:
+    near = [code for code in known if code < min(known) + 4096]  # what is farther would take a bit for each number between
+    codes, rows = np.array(sorted(near), np.int64), np.array(asked, np.int64)
+    found, places = CloseCodes(codes).of(rows)
+    assert [(asked[row], near_code) for row, near_code in zip(found, codes[places], strict=True)] == [
+        (code, code) for code in asked if code in near
+    ]
+    searched, at = SearchedCodes(codes).of(rows)
+    assert sorted(zip(searched, at, strict=True)) == list(zip(found, places, strict=True))
+
+
+def test_which_codes_are_close() -> None:
+    assert are_close(np.array([LEAST, LEAST + 95]))
+    assert not are_close(np.array([LEAST, LEAST + 96]))
+    assert not are_close(np.array([LEAST, MOST]))
+    assert not are_close(np.empty(0, np.int64))
 
 
 @pytest.mark.parametrize("step", [1, 86_400_000_000, 2**20, 0x5851F42D4C957F2D])

@@ -16,7 +16,7 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.deletefiles import POSITION_ID
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
 from pyarctic.iceberg.storage import written_whole
-from pyarctic.iceberg.vectors import MAGIC, Positions
+from pyarctic.iceberg.vectors import MAGIC, Positions, bitmap
 from pyarctic.iceberg.writing.metrics import parquet_metrics
 from pyarctic.iceberg.writing.newfile import Metrics, NewFile, Target
 from pyarctic.iceberg.writing.parquet import ParquetSettings, file_schema
@@ -49,7 +49,7 @@ def write_position_deletes(target: Target, dead: Mapping[str, Positions]) -> New
     # Encoded, as the file will have it: a path is long, and told once for each row.
     file_path = pa.DictionaryArray.from_arrays(codes, pa.array(paths))
     table = pa.Table.from_arrays([file_path, pa.array(np.concatenate(ordered))], schema=_POSITION_SCHEMA)
-    path, size, metadata = _write_parquet(target, table)
+    path, size, metadata = _write_parquet(target, table, dictionaries=["file_path"])
     # Whole paths, never cut: equal bounds tell readers that the file is about one data file.
     bounds = {FILE_PATH_ID: paths[0].encode()}, {FILE_PATH_ID: paths[-1].encode()}
     return NewFile(
@@ -112,7 +112,7 @@ def write_vectors(target: Target, dead: Mapping[str, Positions]) -> list[NewFile
         )
     if not dead or not all(len(positions) for positions in dead.values()):
         raise UsageError("no position to delete was given, or none for one of the data files")
-    vectors = {path: BitMap64(dead[path]) for path in sorted(dead)}
+    vectors = {path: bitmap(np.asarray(dead[path], np.int64)) for path in sorted(dead)}
     blobs = {path: encode_vector(vector) for path, vector in vectors.items()}
     location = target.new_path("-deletes.puffin")
     written = write_puffin(
@@ -155,12 +155,14 @@ def encode_vector(positions: BitMap64) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _write_parquet(target: Target, table: pa.Table) -> tuple[str, int, pq.FileMetaData]:
+def _write_parquet(
+    target: Target, table: pa.Table, dictionaries: Sequence[str] | None = None
+) -> tuple[str, int, pq.FileMetaData]:
     path = target.new_path("-deletes.parquet")
     collected: list[pq.FileMetaData] = []
     settings = ParquetSettings.of(target.metadata.properties, "write.delete.parquet")
     with written_whole(target.io, path), target.io.new_output(path).create() as stream:
-        with settings.writer(stream, table.schema, collected) as writer:
+        with settings.writer(stream, table.schema, collected, dictionaries) as writer:
             writer.write_table(table)
         size = stream.tell()
     return path, size, collected[0]
