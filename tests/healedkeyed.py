@@ -46,6 +46,7 @@ class HealedKeyed(KeyedModel):
             "self-optimizing.major.trigger.delete-size-lowest": "1",
             "self-optimizing.full.trigger.position-delete-size": str(random.choice([100, 1 << 20])),
             "self-optimizing.sort-on-rewrite": random.choice(["true", "false"]),
+            "self-optimizing.share-insert-files": random.choice(["true", "false"]),
             "write.delete.granularity": random.choice(["file", "partition"]),
             "write.metadata.metrics.default": random.choice(["none", "truncate(2)", "truncate(16)", "full"]),
         }

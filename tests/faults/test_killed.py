@@ -37,8 +37,10 @@ def test_a_commit_that_dies_anywhere_leaves_one_of_two_tables_and_is_repeated_ex
 
 def test_sigkill(lab: Lab) -> None:
     first = rehearsal(lab, lab.table(3), "rebase")
-    points, cases = first.points, []
-    for number in range(len(points)):
+    # Every third point: the test above dies at all of them, in this process.
+    chosen = range(0, len(first.points), 3)
+    cases = []
+    for number in chosen:
         table = lab.table(3)
         change = make_change(table, "rebase")
         case = replace(first, table=lab.loaded(table), change=change)
@@ -47,8 +49,8 @@ def test_sigkill(lab: Lab) -> None:
     command = [sys.executable, "-m", "tests.faults.killed", str(lab.folder)]
     died = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     assert sorted(died) == sorted(f"{case.name} {-signal.SIGKILL}" for case in cases)
-    for point, case in zip(points, cases, strict=True):
-        check_one_of_two(lab, case, point)
+    for number, case in zip(chosen, cases, strict=True):
+        check_one_of_two(lab, case, first.points[number])
         check_repeated(lab, case)
 
 

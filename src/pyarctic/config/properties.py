@@ -273,6 +273,15 @@ TRANSACTION_TIMEOUT = TableProperty[timedelta](
     doc="Keyed tables: for so long a transaction that was begun and not committed keeps later changes from being merged.",
 )
 
+SHARE_INSERTS = TableProperty[bool](
+    name="self-optimizing.share-insert-files",
+    default=False,
+    default_text="false",
+    allowed="true or false",
+    parse=_flag,
+    doc="Keyed tables: large files of inserts become part of Base as they are, and stay in the change store.",
+)
+
 QUOTA = TableProperty[float](
     name="self-optimizing.quota",
     aliases=("optimize.quota",),
@@ -304,6 +313,7 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     WRITERS_FIRST,
     WRITERS_QUIET_TIME,
     TRANSACTION_TIMEOUT,
+    SHARE_INSERTS,
     QUOTA,
 )
 """All of them, in the order of the documentation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -29,8 +29,8 @@ class Changes:
     """What a round may merge."""
 
     files: pl.DataFrame
-    """Files of the change store that can be merged now, with the facts of their names, `committed_at`, and the bounds of the
-    first key column."""
+    """Files of the change store that can be merged now, with the facts of their names, `committed_at`, the bounds of the
+    first key column, and `keeps_order`: whether their rows would keep their age, were they files of Base."""
     partitions: pl.DataFrame
     """Every partition of both stores: `path`, as the list of what was merged names it; `merged`, how far it is (-1: nothing
     is); `merged_at`; `held_files`, changes that wait for a transaction; `is_ambiguous`, whether another partition has the
@@ -85,9 +85,12 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     files = files.with_columns(
         pl.col("committed_at").fill_null(pl.lit(came["committed_at"].min(), MOMENT))
     )  # expired: at least as old
+    may_hide = may_hide_transactions(change, since)
+    begun = open_transactions(change, base, numbers, _EVER)
+    files = files.with_columns(keeps_order=_keeps_order(min(begun, default=None), knows_all=not may_hide))
     files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields[0])
     if not has_nodes:
-        files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
+        files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))
     beside = with_store_facts(table.file_list.frame().filter(IS_DATA), "base")
     beside = beside.join(files.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="semi")
     ranged = with_key_ranges(beside, table.file_list, table.view.io, key.fields[0])
@@ -98,7 +101,7 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
         base_ranges=ranged.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_partitions(table, table.file_list, pending, files, merged),
         oldest_open=min(waits_for, default=None),
-        may_know_too_little=may_hide_transactions(change, since),
+        may_know_too_little=may_hide,
         key=key,
         has_nodes=has_nodes,
         least_mask=level if has_nodes else 0,
@@ -106,6 +109,17 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     )
 
 
+def _keeps_order(first_begun: int | None, *, knows_all: bool) -> pl.Expr:
+    """Whether rows of a file would keep their place among transactions if it were part of Base, where its name alone tells
+    one. A file that names none comes before all others there. That is right as long as no transaction can come that is older
+    than its commit, however long it has been open."""
+    names_one = pl.col("transaction_id") != pl.col("data_sequence_number")
+    if not knows_all:
+        return names_one
+    return names_one | (pl.lit(value=True) if first_begun is None else pl.col("transaction_id") < first_begun)
+
+
+_EVER = datetime.fromtimestamp(0, UTC)
 _DEEPEST = 4095
 """Where the table says nothing: 4096 nodes of the target size are half a terabyte in a partition."""
 

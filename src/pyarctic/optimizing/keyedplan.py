@@ -27,6 +27,8 @@ from pyarctic.tables.mergedplan import by_key_ranges
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _BIN = [*_SUB_TREE, "bin"]
+_WRITTEN = pl.col("rewrite") & ~pl.col("share")
+"""Files whose rows are expected to be written anew."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +75,17 @@ def _together(base: pl.DataFrame, partitions: pl.DataFrame, changes: Changes, ob
     )
     old = bounded.with_columns(is_change=pl.lit(value=False))
     both = pl.concat([old, new], how="diagonal_relaxed").join(due, on=PARTITION_KEY, maintain_order="left")
-    return weighed(both, observation.metadata)
+    return weighed(both, observation.metadata).with_columns(share=_shareable(observation.settings))
+
+
+def _shareable(settings: Settings) -> pl.Expr:
+    """Files of inserts that need not be written anew if none of their rows is dead: as large as files of Base that stay."""
+    if not settings.share_inserts:
+        return pl.lit(value=False)
+    large = {"minor": settings.fragment_bytes, "major": settings.min_target_bytes}
+    enough = pl.col("file_size_bytes") >= pl.col("due").replace_strict(large, default=None, return_dtype=pl.Int64)
+    known = (pl.col("file_format") == "PARQUET") & pl.col("key_metadata_bytes").is_null()
+    return (pl.col("is_change") & pl.col("rewrite") & pl.col("keeps_order") & known & enough).fill_null(value=False)
 
 
 def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.DataFrame:
@@ -81,9 +93,9 @@ def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.Dat
     `place`: the node of a file, or the one above it at that level."""
     own_mask = _mask_of(files["node_id"].to_numpy())
     files = files.with_columns(pl.Series("own_mask", own_mask))
-    is_kept = ~pl.col("rewrite") & ~pl.col("is_change")
+    is_kept = (~pl.col("rewrite") & ~pl.col("is_change")) | pl.col("share")
     asked = pl.when(pl.col("is_change").any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
-    work = pl.col("expected_bytes").filter("rewrite").sum() + KEY_SHARE * asked
+    work = pl.col("expected_bytes").filter(_WRITTEN).sum() + KEY_SHARE * asked
     wanted = (work / settings.target_bytes).clip(lower_bound=1).log(2).ceil().cast(pl.Int64)
     # Rows written above files that stay would tie their nodes together; for rows written below them, each would be asked by
     # many tasks, and its deletes would be told by as many.
@@ -92,6 +104,7 @@ def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.Dat
     highest = pl.min_horizontal(stays.fill_null(0), pl.lit(changes.least_mask))
     level = pl.max_horizontal(pl.min_horizontal(pl.lit(2).pow(wanted) - 1, deepest), pl.min_horizontal(highest, deepest))
     files = files.with_columns(mask=level.over(PARTITION_KEY).cast(pl.Int64))
+    files = files.with_columns(share=pl.col("share") & (pl.col("own_mask") >= pl.col("mask")))  # others have several targets
     node, mask = files["node_id"].to_numpy(), files["mask"].to_numpy()
     above = ((node - own_mask - 1) & mask) + mask + 1
     return files.with_columns(pl.Series("place", np.where(own_mask > mask, above, node)))
@@ -123,7 +136,7 @@ def _in_bins(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     changes are left out."""
     group = [*_SUB_TREE, "component"]
     files = files.filter(pl.col("rewrite") | pl.col("is_change").any().over(group))
-    weight = pl.when(pl.col("rewrite")).then("expected_bytes").otherwise(KEY_SHARE * pl.col("file_size_bytes"))
+    weight = pl.when(_WRITTEN).then("expected_bytes").otherwise(KEY_SHARE * pl.col("file_size_bytes"))
     root_mask = pl.Series(_mask_of(files["root"].to_numpy())) if files.height else pl.Series([], dtype=pl.Int64)
     groups = (
         files.with_columns(weight=weight, targets=(pl.col("mask") + 1) / (root_mask + 1))
@@ -171,7 +184,7 @@ def _task(part: pl.DataFrame, observation: Observation) -> Task:
     kind: Kind = first["due"]
     base = part.filter(~pl.col("is_change")).sort("component", "data_sequence_number", "file_path", maintain_order=True)
     new = part.filter("is_change").sort("data_sequence_number", "file_path", maintain_order=True)
-    written = part.filter("rewrite")
+    written = part.filter(_WRITTEN)
     share = (pl.col("place_mask") + 1) / (pl.col("mask") + 1)
     expected_bytes = int(written.select((pl.col("expected_bytes") * share).sum()).item()) + footer_bytes(metadata)
     # Rows that make several files are sorted by their key, so that each file has a range of its own.
@@ -197,6 +210,7 @@ def _task(part: pl.DataFrame, observation: Observation) -> Task:
             changes=new.select(columns),
             kept=tuple(base.filter(~pl.col("rewrite"))["file_path"]),
             transaction_id=int(part.filter(pl.col("rewrite") | pl.col("is_change"))["transaction_id"].max() or 0),  # type: ignore[arg-type]
+            shareable=tuple(part.filter("share")["file_path"]),
         ),
     )
 

@@ -69,6 +69,8 @@ class Report:
     """Dead rows that are not there any more."""
     rows_copied: int = 0
     """Rows that were copied without decoding them."""
+    files_shared: int = 0
+    """Files of inserts that became part of Base as they are."""
     rebased_rows: int = 0
     """Rows that others deleted during the run; their deletes were moved over to the new files."""
     health_before: Health
@@ -110,7 +112,10 @@ class Report:
     def _merged(self) -> list[str]:
         if not self.before.change_files:
             return []
-        return [f"  changes      {_change(self.before.change_files, self.after.change_files)} files not merged"]
+        told = [f"  changes      {_change(self.before.change_files, self.after.change_files)} files not merged"]
+        if self.files_shared:
+            told.append(f"  shared       {format_count(self.files_shared)} files of both stores")
+        return told
 
     def lines(self) -> list[str]:
         """For people."""

@@ -211,6 +211,7 @@ class _Run:
             ),
             rows_deleted=sum(one.result.rows_deleted for one in merges),
             rows_copied=sum(one.result.copied_rows for one in merges),
+            files_shared=sum(len(one.result.shared) for one in merges),
             rebased_rows=sum(commit.rebased_rows for commit in ledger.commits),
             health_before=Health.of(before.health),
             health_after=Health.of(after.health),

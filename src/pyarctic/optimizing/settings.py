@@ -39,6 +39,7 @@ class Settings:
     writers_first: bool
     quiet_time: timedelta
     transaction_timeout: timedelta
+    share_inserts: bool
     write_nodes: int = 1
     """Nodes of the tree that a keyed table's changes are written to. Thresholds of single nodes count so many times."""
 
@@ -69,5 +70,6 @@ class Settings:
             writers_first=registry.WRITERS_FIRST.of(properties),
             quiet_time=registry.WRITERS_QUIET_TIME.of(properties),
             transaction_timeout=registry.TRANSACTION_TIMEOUT.of(properties),
+            share_inserts=registry.SHARE_INSERTS.of(properties),
             write_nodes=write_nodes,
         )

@@ -125,14 +125,17 @@ class KeyedTask:
     """Data files that stay: of their rows that are dead by now the positions are written."""
     transaction_id: int
     """That of the new files: no row in them comes later."""
+    shareable: tuple[str, ...] = ()
+    """Files of inserts that become part of Base as they are, if none of their rows is dead."""
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"changes": _listed(self.changes), "kept": list(self.kept)}
+        return values | {"changes": _listed(self.changes), "kept": list(self.kept), "shareable": list(self.shareable)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{**document, "changes": _read(document["changes"]), "kept": tuple(document["kept"])})
+        paths = {name: tuple(document[name]) for name in ("kept", "shareable")}
+        return cls(**{**document, **paths, "changes": _read(document["changes"])})
 
 
 def _listed(files: pl.DataFrame) -> Any:
@@ -199,6 +202,8 @@ class TaskResult:
     """Of the rows out: those that were copied undecoded."""
     restated: tuple[str, ...] = ()
     """Data files that stay, and of which all dead rows are named by new position deletes."""
+    shared: tuple[str, ...] = ()
+    """Of the files to add: those that were there already, in the change store, and stay there."""
     hash_in: str | None = None
     hash_out: str | None = None
     row_map: str | None = None
@@ -213,7 +218,7 @@ class TaskResult:
     @property
     def bytes_written(self) -> int:
         """Several vectors share one file."""
-        return sum({file.path: file.file_size_bytes for file in self.add}.values())
+        return sum({file.path: file.file_size_bytes for file in self.add if file.path not in self.shared}.values())
 
     @property
     def row_maps(self) -> tuple[str, ...]:
@@ -222,7 +227,7 @@ class TaskResult:
     @property
     def paths(self) -> set[str]:
         """Everything the attempt wrote."""
-        return {file.path for file in self.add}.union(self.row_maps)
+        return {file.path for file in self.add}.difference(self.shared).union(self.row_maps)
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -232,7 +237,7 @@ class TaskResult:
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         decoder = PartitionDecoder(metadata)
         add = tuple(file_from_json(file, decoder) for file in document["add"])
-        more = {name: tuple(document[name]) for name in ("restated", "more_row_maps")}
+        more = {name: tuple(document[name]) for name in ("restated", "shared", "more_row_maps")}
         return cls(**{**document, "add": add, **more})
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,23 +12,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 import pyarctic
-from pyarctic import config
 from tests import changes
 from tests.healing import heal
 from tests.wholeness import leftovers
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
 FILES, ROWS = 3, 2_000
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("db")
-    yield catalog
-    catalog.close()
-    config.reset()
 
 
 @pytest.mark.parametrize("granularity", ["file", "partition"])

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType
 
-import pyarctic
-from pyarctic import config
 from pyarctic.errors import ArcticError, Rejected, Unavailable
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.filelist import IS_DATA
@@ -24,98 +19,28 @@ from pyarctic.optimizing import KindChoice, Options, Progress, Task, TaskOutcome
 from pyarctic.optimizing.kernel import Bench, execute
 from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.optimizing.run import plan_table
-from pyarctic.tables.changefiles import FILE_OFFSET
-from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
-from pyarctic.tables.storefiles import FileKind, with_store_facts
 from tests import changes
 from tests.healing import InProcessEngine, heal
-from tests.wholeness import leftovers, local, missing, untrue_totals
+from tests.keyedrounds import (
+    CITIES,
+    base_files,
+    cities,
+    commit,
+    data_nodes,
+    faults,
+    made,
+    many,
+    opened,
+    read,
+    rows,
+    texts,
+    unmerged,
+)
+from tests.wholeness import local
 
 KINDS: tuple[KindChoice, ...] = ("minor", "major", "full")
-IDS = pa.schema([("id", pa.int64()), ("text", pa.string())])
-CITIES = pa.schema([("id", pa.int64()), ("city", pa.string()), ("text", pa.string())])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    yield catalog
-    catalog.close()
-    config.reset()
-
-
-def made(schema: pa.Schema = IDS, partition_by: tuple[str, ...] = (), **properties: str) -> KeyedTable:
-    """Properties by their last words: `made(target_size="1KB")`."""
-    told = {f"self-optimizing.{name.replace('_', '-')}": value for name, value in properties.items()}
-    told = {BASE_BUCKETS: "1", CHANGE_BUCKETS: "1", "commit.retry.min-wait-ms": "1"} | told
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TableAdvice)
-        created = pyarctic.create_table("lake.db.t", schema, ["id"], partition_by, told)
-    assert isinstance(created, KeyedTable)
-    return created
-
-
-def opened() -> KeyedTable:
-    table = pyarctic.table("lake.db.t")
-    assert isinstance(table, KeyedTable)
-    return table
-
-
-def rows(**texts: str) -> pa.Table:
-    """Of ids and texts: `rows(_1="a")`."""
-    return pa.table({"id": [int(name[1:]) for name in texts], "text": [*texts.values()]}, schema=IDS)
-
-
-def many(ids: range, text: str) -> pa.Table:
-    return pa.table({"id": list(ids), "text": [*texts(ids, text).values()]}, schema=IDS)
-
-
-def texts(ids: range, text: str) -> dict[int, str]:
-    """Texts that take about twenty bytes each, however they are encoded."""
-    return {number: text + hashlib.md5(f"{text}{number}".encode()).hexdigest() for number in ids}
-
-
-def cities(*told: tuple[int, str | None, str]) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(CITIES.names, row, strict=True)) for row in told], schema=CITIES)
-
-
-def read(store: str = "merged") -> dict[int, str]:
-    scanned = opened().scan(store=store).to_arrow().to_pylist()
-    found = {row["id"]: row["text"] for row in scanned}
-    assert len(found) == len(scanned)
-    return found
-
-
-def commit(table: KeyedTable, transaction: int, data: pa.Table, kind: FileKind = "I", first: int = 1) -> None:
-    """Change files of a transaction, as another engine writes them."""
-    store = table.change_store
-    with Fanout(store.view, mask=0, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
-        (batch,) = data.to_batches()
-        out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
-    store.commit(Change(start=None, add=tuple(out.files)))
-
-
-def base_files() -> pl.DataFrame:
-    return with_store_facts(opened().file_list.frame(), "base")
-
-
-def data_nodes() -> set[int]:
-    return set(base_files().filter(IS_DATA)["node_id"])
-
-
-def unmerged() -> int:
-    return opened()._pending().height
-
-
-def faults() -> list[str]:
-    """What is missing, left over or told wrong in either store."""
-    table = opened()
-    stores = (table._loaded, table.change_store._loaded)
-    return [text for store in stores for fault in (missing, leftovers, untrue_totals) for text in fault(store)]
 
 
 # Order

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import polars as pl
@@ -11,7 +9,6 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
-from pyarctic import config
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.filelist import IS_DATA
 from pyarctic.optimizing import KindChoice
@@ -19,16 +16,6 @@ from pyarctic.optimizing.run import Options, plan_table
 from tests import changes
 from tests.healedtable import HealedTable
 from tests.healing import heal
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("db")
-    yield catalog
-    catalog.close()
-    config.reset()
 
 
 def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:

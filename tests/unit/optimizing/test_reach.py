@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +34,6 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic import config
 from pyarctic.iceberg.projection import arrow_type
 from pyarctic.optimizing.ranks import NAN, NULL, NULL_LAST, ranks
 from pyarctic.optimizing.reach import metric_ids, reach
@@ -62,16 +59,6 @@ VALUES: dict[str, tuple[IcebergType, list[Any]]] = {
     "uuid": (UUIDType(), [UUID(int=1).bytes, UUID(int=2**127).bytes]),
 }
 SCHEMA = Schema(*(NestedField(number, name, type_) for number, (name, (type_, _)) in enumerate(VALUES.items(), start=1)))
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("db")
-    yield catalog
-    catalog.close()
-    config.reset()
 
 
 def column(type_: IcebergType, values: list[Any]) -> pa.Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic import config
 from pyarctic.iceberg.scan import Scan
 from pyarctic.optimizing import Report
 from pyarctic.optimizing.evaluate import Evaluation
@@ -57,16 +55,6 @@ PROPERTIES = {
 MOST = 1_000_000
 ROWS = 1200
 """Of each file; about as large as the target."""
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("db")
-    yield catalog
-    catalog.close()
-    config.reset()
 
 
 def by(source: int, transform: Transform[Any, Any] | None = None, *, descending: bool = False) -> SortOrder:

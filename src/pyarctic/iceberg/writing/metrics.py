@@ -57,7 +57,8 @@ _LAST_CHARACTER = 0x10FFFF
 def parquet_metrics(
     metadata: pq.FileMetaData, fields: Sequence[NestedField], properties: Mapping[str, str], nans: Mapping[int, int]
 ) -> tuple[Metrics, tuple[int, ...]]:
-    """Metrics and split offsets from a file's footer, as `write.metadata.metrics.*` wants them."""
+    """Metrics and split offsets from a file's footer, as `write.metadata.metrics.*` wants them. What else is in the file is
+    left out."""
     schema = Schema(*fields)
     plan = compute_statistics_plan(schema, dict(properties))
     ids = parquet_path_to_id_mapping(schema)
@@ -71,7 +72,9 @@ def parquet_metrics(
         chunks = [group.column(place) for group in groups]
         if not chunks:
             break
-        field_id = ids[chunks[0].path_in_schema]
+        field_id = ids.get(chunks[0].path_in_schema)
+        if field_id is None:
+            continue
         collector = plan[field_id]
         mode = collector.mode.type.value
         sizes[field_id] = sum(chunk.total_compressed_size for chunk in chunks)

@@ -17,6 +17,7 @@ import polars as pl
 from pyarctic.iceberg.deletes import PARTITION_SCOPED
 from pyarctic.iceberg.reading import ReadFile, TableView
 from pyarctic.iceberg.writing import NewFile, write_position_deletes
+from pyarctic.optimizing.kernel.copying import unchanged
 from pyarctic.optimizing.kernel.inputs import Attempt
 from pyarctic.optimizing.tasks import KeyedTask
 from pyarctic.tables.changefiles import change_reading
@@ -43,9 +44,10 @@ class KeyedFiles:
         is_kept = pl.col("file_path").is_in(list(keyed.kept))
         self._base, self._replaced, self._kept = base, base.filter(~is_kept), base.filter(is_kept)
         self._inserts = self._changes.filter(pl.col("kind") != "ED")
-        self.listed = pl.concat([self._replaced, self._inserts], how="diagonal")
+        self._shareable = set(keyed.shareable)
         self.paths: list[str] = self._replaced["file_path"].to_list()
         self.restated: list[str] = []
+        self.shared: list[NewFile] = []
         later = base_words(base, self._inserts)
         rows = int(self._changes["record_count"].sum()) + int(later["record_count"].sum())
         self._words = Words(job.memory_bytes, rows, check_ties=has_rivals(self._changes))
@@ -55,6 +57,7 @@ class KeyedFiles:
         if self._changes.height:
             try:
                 judge([*self._written, *self._staying], self._speakers, self._words)
+                self._share()
             except BaseException as error:
                 self._words.__exit__(type(error), error, None)
                 raise
@@ -62,6 +65,22 @@ class KeyedFiles:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._words.__exit__(kind, error, trace)
+
+    def _share(self) -> None:
+        """Leave out files of inserts that can be part of Base as they are."""
+        for file in self._written:
+            if file.path not in self._shareable or len(file.all_dead_positions()):
+                continue
+            found = unchanged(self._attempt, file.path)
+            if found is not None and found.record_count == file.row["record_count"]:
+                self.shared.append(found)
+        paths = [file.path for file in self.shared]
+        self._inserts = self._inserts.filter(~pl.col("file_path").is_in(paths))
+        self._written = [file for file in self._written if file.path not in paths]
+
+    @property
+    def listed(self) -> pl.DataFrame:
+        return pl.concat([self._replaced, self._inserts], how="diagonal")
 
     @cached_property
     def _written(self) -> list[Judged]:

@@ -200,15 +200,18 @@ class _Merge:
             deletes.append(delete)
             self._outputs.take([delete])  # to be removed with them, if the task fails
         row_map = self._log.save(self._attempt.target(), self._sources.paths, files)
-        rows_out = sum(file.record_count for file in files)
+        shared = self._sources.shared
+        shared_rows = sum(file.record_count for file in shared)
+        numbered = [replace(file, data_sequence_number=self._attempt.job.sequence_number) for file in (*files, *shared)]
         return TaskResult(
             task=self._attempt.task.id,
             attempt=self._attempt.number,
-            add=(*(replace(file, data_sequence_number=self._attempt.job.sequence_number) for file in files), *deletes),
-            rows_in=self._count.rows,
+            add=(*numbered, *deletes),
+            rows_in=self._count.rows + shared_rows,
             rows_deleted=self._count.rows - self._log.rows,
-            rows_out=rows_out,
-            rows_brought=self._count.brought,
+            rows_out=sum(file.record_count for file in files) + shared_rows,
+            rows_brought=self._count.brought + shared_rows,
+            shared=tuple(file.path for file in shared),
             restated=tuple(self._sources.restated),
             copied_rows=self._copied_rows,
             hash_in=self._hash_in.text() if self._hash_in else None,

@@ -17,17 +17,23 @@ from pyarctic.optimizing.kernel.inputs import Attempt
 class Sources(Protocol):
     """Used within a `with` block."""
 
-    listed: pl.DataFrame
-    """Their rows of a file list."""
     paths: list[str]
     """Those that the task replaces, so that it must be known where their rows went."""
     restated: list[str]
     """Files that stay, and of which all dead rows are named by what `deletes` has written."""
 
+    shared: list[NewFile]
+    """Files that become part of the table as they are."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+    @property
+    def listed(self) -> pl.DataFrame:
+        """Their rows of a file list."""
+        ...
 
     def files(self) -> Iterator[ReadFile]:
         """In the order in which their rows are written."""
@@ -69,6 +75,7 @@ class OwnFiles:
         self.listed = attempt.task.data
         self.paths: list[str] = self.listed["file_path"].to_list()
         self.restated: list[str] = []
+        self.shared: list[NewFile] = []
 
     def __enter__(self) -> Self:
         return self
