@@ -170,10 +170,11 @@ class HealedKeyed(KeyedModel):
             self.handle().refresh().unset(BASE_BUCKETS)
             self.log.append("no limit of base nodes")
 
-    def base_files(self) -> dict[tuple[int, str], set[str]]:
-        """The data files of each partition."""
+    def base_files(self, *, deletes: bool = False) -> dict[tuple[int, str], set[str]]:
+        """The data files of each partition, or its delete files."""
         found: dict[tuple[int, str], set[str]] = {}
-        listed = self.opened().file_list.frame().filter(IS_DATA).select("spec_id", "partition", "file_path")
+        listed = self.opened().file_list.frame().filter(~IS_DATA if deletes else IS_DATA)
+        listed = listed.select("spec_id", "partition", "file_path")
         for spec_id, key, path in listed.iter_rows():
             found.setdefault((spec_id, key), set()).add(path)
         return found

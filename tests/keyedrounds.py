@@ -7,6 +7,7 @@ import warnings
 
 import polars as pl
 import pyarrow as pa
+from pyiceberg.table import Table as IcebergTable
 
 import pyarctic
 from pyarctic.iceberg.committing import Change
@@ -71,7 +72,7 @@ def commit(table: KeyedTable, transaction: int, data: pa.Table, kind: FileKind =
     with Fanout(store.view, mask=0, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
         (batch,) = data.to_batches()
         out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
-    store.commit(Change(start=None, add=tuple(out.files)))
+    store.commit(Change(start=store.view.snapshot_id, add=tuple(out.files)))
 
 
 def base_files() -> pl.DataFrame:
@@ -91,3 +92,10 @@ def faults() -> list[str]:
     table = opened()
     stores = (table._loaded, table.change_store._loaded)
     return [text for store in stores for fault in (missing, leftovers, untrue_totals) for text in fault(store)]
+
+
+def expire(store: IcebergTable) -> None:
+    """All snapshots but the last one."""
+    current = store.metadata.current_snapshot_id
+    old = [snapshot.snapshot_id for snapshot in store.metadata.snapshots if snapshot.snapshot_id != current]
+    store.maintenance.expire_snapshots().by_ids(old).commit()

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
-from sqlalchemy import update
 
 from pyarctic.iceberg.committing import Change, ManifestRewrite
 from pyarctic.iceberg.gaps import close_gaps
 from tests import changes
 from tests.faults.spoiled import WrappedOutput
-from tests.wholeness import local, on_disk
+from tests.metadatafiles import edited, point, upgraded
+from tests.wholeness import on_disk
 
 Point = tuple[str, str]
 """What happens and when: ("write of manifest", "half"), ("commit", "after")."""
@@ -193,25 +191,14 @@ class Lab:
         return self.catalog.load_table(table.name())
 
     def upgrade(self, table: Table) -> None:
-        """To format version 3, as another engine would do it; PyIceberg cannot."""
-        now = self.loaded(table)
-        told = json.loads(Path(local(now.metadata_location)).read_bytes()) | {"format-version": 3, "next-row-id": 0}
-        told["metadata-log"].append({"timestamp-ms": now.metadata.last_updated_ms, "metadata-file": now.metadata_location})
-        number = int(Path(now.metadata_location).name.split("-")[0]) + 1
-        location = f"{now.location()}/metadata/{number:05}-{uuid4()}.metadata.json"
-        Path(local(location)).write_text(json.dumps(told))
-        self._point(table, location)
+        """To format version 3, as another engine would do it."""
+        edited(self.loaded(table), upgraded)
 
     def rewind(self, table: Table, keep: Collection[str]) -> None:
         """Bring the table back to the state that was loaded, with these files. What a commit deleted stays deleted."""
-        self._point(table, table.metadata_location)
+        point(table, table.metadata_location)
         for path in on_disk(table) - set(keep):
             Path(path).unlink()
-
-    def _point(self, table: Table, location: str) -> None:
-        rows = update(IcebergTables).where(IcebergTables.table_name == table.name()[-1])
-        with self.catalog.engine.begin() as connection:
-            connection.execute(rows.values(metadata_location=location))
 
 
 @contextmanager

@@ -33,10 +33,12 @@ class Changes:
     first key column, and `keeps_order`: whether their rows would keep their age, were they files of Base."""
     partitions: pl.DataFrame
     """Every partition of both stores: `path`, as the list of what was merged names it; `merged`, how far it is (-1: nothing
-    is); `merged_at`; `held_files`, changes that wait for a transaction; `is_ambiguous`, whether another partition has the
-    same path."""
+    is); `merged_at`; `held_files`, changes that wait for a transaction; `oldest_held`, the oldest transaction among these;
+    `is_ambiguous`, whether another partition has the same path."""
     base_ranges: pl.DataFrame
     """`file_path` of the data files in Base that may share keys with them, and the same bounds."""
+    sequence_number: int
+    """How far the change store is known: later commits were not looked at."""
     oldest_open: int | None
     """The oldest transaction that was begun and may still be committed."""
     may_know_too_little: bool
@@ -70,7 +72,6 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     base, change = table.view.metadata, table.change_store.view.metadata
     layout.check_spec(base, change)
     key = PrimaryKey.of(base, table.name)
-    has_nodes = not key.was_widened(base, change)
     stored = checked_files(table.change_store.file_list, change)
     everything = with_changes(stored)
     snapshot = base.current_snapshot()
@@ -85,23 +86,24 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     files = files.with_columns(
         pl.col("committed_at").fill_null(pl.lit(came["committed_at"].min(), MOMENT))
     )  # expired: at least as old
-    may_hide = may_hide_transactions(change, since)
-    begun = open_transactions(change, base, numbers, _EVER)
-    files = files.with_columns(keeps_order=_keeps_order(min(begun, default=None), knows_all=not may_hide))
+    begun, knows_all = open_transactions(change, base, numbers, _EVER), not may_hide_transactions(change, _EVER)
+    files = files.with_columns(keeps_order=_keeps_order(min(begun, default=None), knows_all=knows_all))
     files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields[0])
-    if not has_nodes:
-        files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))
     beside = with_store_facts(table.file_list.frame().filter(IS_DATA), "base")
     beside = beside.join(files.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="semi")
     ranged = with_key_ranges(beside, table.file_list, table.view.io, key.fields[0])
+    has_nodes = not key.was_widened((base, change), (files, ranged))
+    if not has_nodes:
+        files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))
     told = base.properties.get(layout.BASE_BUCKETS)
     level = layout.write_mask(base.properties, layout.BASE_BUCKETS)
     return Changes(
         files=files,
         base_ranges=ranged.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_partitions(table, table.file_list, pending, files, merged),
+        sequence_number=max((one.sequence_number or 0 for one in change.snapshots), default=0),
         oldest_open=min(waits_for, default=None),
-        may_know_too_little=may_hide,
+        may_know_too_little=may_hide_transactions(change, since),
         key=key,
         has_nodes=has_nodes,
         least_mask=level if has_nodes else 0,
@@ -133,7 +135,9 @@ def _partitions(
     told = [paths.path(spec_id, key) for spec_id, key in known.iter_rows()]
     times = merge_times(metadata, table.view.io, metadata.current_snapshot())
     held = pending.join(files.select("file_path"), on="file_path", how="anti")
-    waiting = held.group_by(PARTITION_KEY).agg(held_files=pl.len().cast(pl.Int64))
+    waiting = held.group_by(PARTITION_KEY).agg(
+        held_files=pl.len().cast(pl.Int64), oldest_held=pl.col("transaction_id").min()
+    )
     return (
         known.with_columns(
             pl.Series("path", told, pl.String),

@@ -74,11 +74,8 @@ class Committer(Offering):
             outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
-        elif len(done) > 1:
-            for one in done:
-                self.commit([one])
         else:
-            self._drop(done[0], outcome.reason)
+            self._refused(done, outcome, self.commit)
 
     def commit_converted(self, done: Sequence[Done]) -> None:
         """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
@@ -92,11 +89,8 @@ class Committer(Offering):
         outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
-        elif len(done) > 1:
-            for one in done:
-                self.commit_converted([one])
         else:
-            self._drop(done[0], outcome.reason)
+            self._refused(done, outcome, self.commit_converted)
 
     def commit_idle(self) -> None:
         """Deletes that hit nothing and that no other commit took along: most never were for a file of this run."""

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import polars as pl
 
@@ -19,12 +20,13 @@ from pyarctic.iceberg.committing import Change, Committed, Rejected
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
 from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.optimizing.offering import Done, Offering
+from pyarctic.optimizing.offering import Done, Offering, was_taken_back
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import KINDS, Task
-from pyarctic.tables import Table
+from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables.mergedplan import base_words
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.storefiles import with_changes, with_store_facts
 from pyarctic.tables.tree import Node
 
 _ATTEMPTS = 20
@@ -113,11 +115,12 @@ class KeyedCommitter(Offering):
             if isinstance(outcome, Committed):
                 self._settle(done, outcome, change)
                 return
-            remove_quietly(self._table.view.io, statistics)
+            if not was_taken_back(outcome):
+                remove_quietly(self._table.view.io, statistics)
             if not (isinstance(outcome, Rejected) and outcome.code == "moved"):
                 reason = outcome.reason
                 break
-        if len(parts) > 1:
+        if len(parts) > 1 and not was_taken_back(outcome):
             for part in parts:
                 self._commit([part])
             return
@@ -125,22 +128,11 @@ class KeyedCommitter(Offering):
             self._drop(one, reason)
 
     def _still_true(self, parts: Sequence[_Part]) -> list[_Part]:
-        """Those whose partitions are as the plan knew them: merged as far, and without new rows in Base that do not know of
-        the changes. Deletes that have arrived do no harm: they are moved over to the new files."""
-        view = self._table.view
-        if view.snapshot_id == self._plan.observation.snapshot_id:
-            return list(parts)
-        merged = merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
-        data = self._table.file_list.frame().filter(IS_DATA)
-        new = data.join(self._plan.evaluation.files, on="file_path", how="anti").select(PARTITION_KEY)
-        touched = {(spec_id, key) for spec_id, key in new.iter_rows()}
+        """Those whose partitions are as the plan knew them; the others are dropped."""
+        seen = _Meanwhile(self._table, self._plan)
         fitting: list[_Part] = []
         for part in parts:
-            reason = None
-            if part.sequence is not None and merged.get(part.path, -1) != part.merged:
-                reason = "its changes were merged or overwritten by others meanwhile"
-            elif part.sequence is not None and part.key in touched:
-                reason = "others have put rows into its Base meanwhile"
+            reason = seen.spoils(part)
             if reason is None:
                 fitting.append(part)
             for one in part.done if reason else ():
@@ -182,6 +174,75 @@ class KeyedCommitter(Offering):
         unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused().select(columns)
         known = pl.concat([self._plan.idle_deletes, self.ledger.removed_deletes])
         return unused.join(known, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+
+
+class _Meanwhile:
+    """What others have done to both stores since the plan. Deletes that have arrived mostly do no harm: they are moved over
+    to the new files."""
+
+    def __init__(self, table: Table, plan: Plan) -> None:
+        assert isinstance(table, KeyedTable)  # noqa: S101
+        assert plan.observation.changes is not None  # noqa: S101  # of a keyed table
+        self._table, self._plan = table, plan
+        self._known = plan.observation.changes.sequence_number
+
+    def spoils(self, part: _Part) -> str | None:
+        """Why the tasks of a partition cannot be committed any more."""
+        if part.key in self._late and self._late[part.key] <= max(_transaction(one) for one in part.done):
+            return "changes of an older transaction were committed meanwhile"
+        if part.sequence is None or self._table.view.snapshot_id == self._plan.observation.snapshot_id:
+            return None
+        if self._merged.get(part.path, -1) != part.merged:
+            return "its changes were merged or overwritten by others meanwhile"
+        if part.key in self._grown:
+            return "others have put rows into its Base meanwhile"
+        if part.key in self._lessened and any(_silences_changes(one.task) for one in part.done):
+            return "others have deleted rows of its Base meanwhile, which may have won over changes"
+        return None
+
+    @cached_property
+    def _late(self) -> dict[Partition, int]:
+        """The oldest transaction of changes that came since, in each partition. Rows that were written together are as old
+        as the youngest of them: an older transaction would not be seen in all of them."""
+        listed = self._table.change_store.file_list.frame()
+        came = with_changes(listed.filter(pl.col("data_sequence_number") > self._known))
+        oldest = came.group_by(PARTITION_KEY).agg(pl.col("transaction_id").min())
+        return {(spec_id, key): number for spec_id, key, number in oldest.iter_rows()}
+
+    @cached_property
+    def _merged(self) -> dict[str, int]:
+        view = self._table.view
+        return merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
+
+    @cached_property
+    def _grown(self) -> set[Partition]:
+        data = self._table.file_list.frame().filter(IS_DATA)
+        return _places(data.join(self._plan.evaluation.files, on="file_path", how="anti"))
+
+    @cached_property
+    def _lessened(self) -> set[Partition]:
+        """Where rows were deleted, or whole files."""
+        now, matches = self._table.file_list.frame(), self._plan.observation.matches
+        known = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_IDENTITY)
+        came = now.filter(~IS_DATA).join(known, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+        return _places(came) | _places(matches.data.join(now, on="file_path", how="anti"))
+
+
+def _places(files: pl.DataFrame) -> set[Partition]:
+    return set(files.select(PARTITION_KEY).unique().iter_rows())
+
+
+def _transaction(done: Done) -> int:
+    """That of the new files."""
+    assert done.task.keyed is not None  # noqa: S101
+    return done.task.keyed.transaction_id
+
+
+def _silences_changes(task: Task) -> bool:
+    """Whether rows of Base may win over rows that were inserted by older transactions. If they go, those count."""
+    assert task.keyed is not None  # noqa: S101
+    inserts = with_changes(task.keyed.changes).filter(pl.col("kind") != "ED")
+    return base_words(with_store_facts(task.data, "base"), inserts).height > 0
 
 
 def _restated(done: Sequence[Done]) -> set[str]:

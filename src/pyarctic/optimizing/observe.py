@@ -20,6 +20,10 @@ from pyarctic.tables.mergedscan import checked_files
 _LOOKS = 3
 
 
+_KEYED_VERSION = 2
+"""The shared format has position deletes, and rows without ids."""
+
+
 def check_kind(table: Table) -> None:
     """Refuse what is no table of its own."""
     if table.store == "change":
@@ -68,6 +72,11 @@ def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
     """Nobody's statements are looked for: writers of a keyed table append to its change store, and conflict with nothing."""
     _see_all_columns(table)
     metadata = table.view.metadata
+    if metadata.format_version > _KEYED_VERSION:
+        raise Unsupported(
+            f"Base has format version {metadata.format_version}; keyed tables have version {_KEYED_VERSION}",
+            hint="Another engine has upgraded it. It can be read and written, but its changes cannot be merged.",
+        )
     nodes = layout.write_mask(metadata.properties, layout.CHANGE_BUCKETS) + 1
     settings = Settings.of(metadata.properties, nodes)
     if metadata.current_snapshot() is None and table.change_store.view.metadata.current_snapshot() is None:

@@ -65,13 +65,16 @@ class Offering(ABC):
         """Tasks that are done and not settled."""
         self._in_doubt: set[int] = set()
         """Those that were offered to the catalog, and nobody knows what became of it."""
+        self._taken_back: set[int] = set()
+        """Those that were committed, and rolled back by others at once: a snapshot has their files."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            useless = [done.result.paths for number, done in self._open.items() if number not in self._in_doubt]
+            needed = self._in_doubt | self._taken_back
+            useless = [done.result.paths for number, done in self._open.items() if number not in needed]
             maps = {path for done in self._open.values() for path in done.result.row_maps}
             remove_quietly(self._table.view.io, maps.union(*useless))
 
@@ -140,6 +143,10 @@ class Offering(ABC):
                 case Committed():
                     self._in_doubt -= tasks
                     return outcome
+                case Rejected(has_landed=True):
+                    self._in_doubt -= tasks
+                    self._taken_back |= tasks
+                    return outcome
                 case _ if doubtful is None:
                     self._in_doubt -= tasks
                     if isinstance(outcome, Rejected):
@@ -166,11 +173,26 @@ class Offering(ABC):
         remove_quietly(io, [*outcome.unused_files, *(path for one in done for path in one.result.row_maps)])
         self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
 
+    def _refused(self, done: Sequence[Done], outcome: Conflict | Rejected, offer: Callable[[Sequence[Done]], None]) -> None:
+        """Together they do not fit: one by one some may. What others have taken back is not offered again."""
+        if len(done) > 1 and not was_taken_back(outcome):
+            for one in done:
+                offer([one])
+            return
+        for one in done:
+            self._drop(one, outcome.reason)
+
     def _drop(self, done: Done, reason: str) -> None:
         self.ledger.dropped.append((done, reason))
         self._open.pop(done.task.id, None)
-        remove_quietly(self._table.view.io, done.result.paths)
+        needless = done.result.row_maps if done.task.id in self._taken_back else done.result.paths
+        remove_quietly(self._table.view.io, needless)
         self._say(f"task {done.task.id} was dropped: {reason}")
+
+
+def was_taken_back(outcome: Outcome) -> bool:
+    """Whether it was committed, and rolled back by others at once."""
+    return isinstance(outcome, Rejected) and outcome.has_landed
 
 
 def _joined(hashes: Sequence[str | None]) -> str | None:

@@ -141,8 +141,12 @@ def _undisturbed(taken: pl.DataFrame, evaluation: Evaluation, in_work: Collectio
     left = taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
     if changes.oldest_open is None:
         return left
-    # Rows that are written with those of a later transaction would be taken for later than the open one.
-    later = evaluation.files.filter(pl.col("transaction_id") > changes.oldest_open)
+    # Rows that are written with those of a later transaction would be taken for later than the open one, or than changes
+    # that are held because of it.
+    held = changes.partitions.select(*PARTITION_KEY, "oldest_held")
+    files = evaluation.files.join(held, on=PARTITION_KEY, how="left", maintain_order="left")
+    waits_for = pl.min_horizontal(pl.lit(changes.oldest_open + 1), "oldest_held")
+    later = files.filter(pl.col("transaction_id") >= waits_for)
     return left.join(later, on=PARTITION_KEY, how="anti", maintain_order="left")
 
 

@@ -80,9 +80,10 @@ def _require_changes(table: KeyedTable, target: Snapshot) -> None:
     snapshot = change.current_snapshot()
     while needed is not None and snapshot is not None and (snapshot.sequence_number or 0) > needed:
         appends = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
-        parent = snapshot.parent_snapshot_id
+        parent, number = snapshot.parent_snapshot_id, snapshot.sequence_number or 0
         snapshot = change.snapshot_by_id(parent) if parent is not None else None
-        if not appends or (parent is not None and snapshot is None):
+        # PyIceberg's expiry takes a snapshot its parent: only the first commit of all has none.
+        if not appends or (snapshot is None and number > 1):
             raise Rejected(
                 "changes that the run merged may have been cleaned since",
                 hint="It cannot be taken back any more. Rows are the same before and after optimizing.",

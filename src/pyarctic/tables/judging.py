@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import NestedField
+from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.datafiles import Piece
 from pyarctic.iceberg.deletefiles import KeyColumns, Mask
@@ -40,11 +40,19 @@ class PrimaryKey:
             columns=KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], table),
         )
 
-    def was_widened(self, *stores: TableMetadata) -> bool:
+    def was_widened(self, stores: Iterable[TableMetadata], files: Iterable[pl.DataFrame]) -> bool:
         """Whether another engine made a key of ints one of longs. Negative ones have another hash since then, so that nodes
-        do not tell which files may share a key."""
+        do not tell which files may share a key. Where old schemas were cleaned, bounds of the first column tell it."""
+        first = self.fields[0]
         kinds = {(f.field_id, type(f.field_type)) for metadata in stores for s in metadata.schemas for f in s.fields}
-        return any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self.fields)
+        if any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self.fields):
+            return True
+        if not isinstance(first.field_type, LongType):
+            return False
+        return any((frame[f"lower_{first.field_id}"].bin.size() == _INT_BYTES).any() for frame in files)
+
+
+_INT_BYTES = 4
 
 
 class Judged(ReadFile, ABC):

@@ -129,7 +129,8 @@ class MergedScan:
             base, change = ranked(self._base_files(), self._change_files())
             if change.height:
                 base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
-                if self._key.was_widened(self._base.view.metadata, self._change.view.metadata):
+                stores = (self._base.view.metadata, self._change.view.metadata)
+                if self._key.was_widened(stores, (base, change)):
                     base, change = (files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64)) for files in (base, change))
             return groups(base, change, self._key.fields)
 

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType
 
-from pyarctic.errors import ArcticError, Rejected, Unavailable
+from pyarctic.errors import ArcticError, Rejected, Unavailable, Unsupported
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.filelist import IS_DATA
 from pyarctic.optimizing import KindChoice, Options, Progress, Task, TaskOutcome, explain_table, optimize_table, undo_runs
@@ -29,6 +29,7 @@ from tests.keyedrounds import (
     cities,
     commit,
     data_nodes,
+    expire,
     faults,
     made,
     many,
@@ -38,6 +39,7 @@ from tests.keyedrounds import (
     texts,
     unmerged,
 )
+from tests.metadatafiles import cleaned, edited, upgraded
 from tests.wholeness import local
 
 KINDS: tuple[KindChoice, ...] = ("minor", "major", "full")
@@ -331,9 +333,11 @@ def test_null_and_the_text_null_are_left_alone(lake: Catalog, kind: KindChoice) 
     assert read() == {2: "y", 3: "z"}
 
 
+@pytest.mark.parametrize("is_cleaned", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_another_engine_widened(lake: Catalog, kind: KindChoice) -> None:
-    """Negative keys have another hash since then: nodes do not tell any more where they are."""
+def test_a_key_that_another_engine_widened(lake: Catalog, kind: KindChoice, is_cleaned: bool) -> None:
+    """Negative keys have another hash since then: nodes do not tell any more where they are. Nor do schemas, if they were
+    cleaned."""
     schema = pa.schema([("id", pa.int32()), ("text", pa.string())])
     table = made(schema)
     table.set({BASE_BUCKETS: "4", CHANGE_BUCKETS: "4"})
@@ -343,15 +347,31 @@ def test_a_key_that_another_engine_widened(lake: Catalog, kind: KindChoice) -> N
     for store in (opened()._loaded, opened().change_store._loaded):
         with store.update_schema() as update:
             update.update_column("id", LongType())
+    opened().write(many(range(1000, 1001), "new"))
+    if is_cleaned:
+        heal(opened(), "minor")
+        for store in (opened()._loaded, opened().change_store._loaded):
+            edited(store, cleaned)
+            assert len(store.refresh().metadata.schemas) == 1
     opened().write(many(range(-20, 0), "new"), "upsert")
     opened().write(many(range(5), "-"), "delete")
     heal(opened(), kind)
-    expected = texts(range(-20, 0), "new") | dict.fromkeys(range(5, 20), "old")
+    expected = texts(range(-20, 0), "new") | texts(range(1000, 1001), "new") | dict.fromkeys(range(5, 20), "old")
     assert read() == read("base") == expected
     assert not unmerged()
     again = plan_table(opened(), Options(kind=kind))
     assert again is not None
     assert not again.tasks
+
+
+def test_a_base_that_another_engine_upgraded_is_refused(lake: Catalog) -> None:
+    table = made()
+    table.write(rows(_1="a"), "overwrite")
+    edited(opened()._loaded, upgraded)
+    opened().write(rows(_1="b"), "upsert")
+    with pytest.raises(Unsupported, match="Base has format version 3"):
+        heal(opened(), "minor")
+    assert read() == {1: "b"}
 
 
 def test_buckets_that_change_between_rounds(lake: Catalog) -> None:
@@ -474,16 +494,20 @@ def test_a_run_is_taken_back(lake: Catalog) -> None:
     assert read() == expected
 
 
-def test_a_run_is_not_taken_back_after_its_changes_are_gone(lake: Catalog) -> None:
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_a_run_is_not_taken_back_after_its_changes_are_gone(lake: Catalog, is_expired: bool) -> None:
     table = made()
     for text in "ab":
         table.write(rows(_1=text))
         heal(opened(), "minor")
     store = opened().change_store
     store.commit(Change(start=store.view.snapshot_id, remove=store.file_list.frame()))
+    opened().write(rows(_2="c"))
+    if is_expired:  # the one that removed them, too
+        expire(opened().change_store._loaded)
     with pytest.raises(Rejected, match="changes that the run merged may have been cleaned"):
         undo_runs(opened())
-    assert read() == {1: "b"}
+    assert read() == {1: "b", 2: "c"}
 
 
 # Triggers

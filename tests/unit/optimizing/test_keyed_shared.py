@@ -14,7 +14,7 @@ from pyarctic.optimizing import KindChoice, undo_runs
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
 from tests.healing import heal
-from tests.keyedrounds import base_files, commit, faults, made, many, opened, read, rows, texts, unmerged
+from tests.keyedrounds import base_files, commit, expire, faults, made, many, opened, read, rows, texts, unmerged
 from tests.wholeness import local
 
 MANY = range(2_000)
@@ -113,6 +113,18 @@ def test_not_where_an_older_transaction_may_still_come(lake: Catalog, names_tran
     assert read() == texts(MANY, "a")
     heal(opened(), "minor")
     assert read() == read("base") == texts(MANY, "a")
+
+
+def test_not_where_the_beginning_of_a_transaction_may_have_been_expired(lake: Catalog) -> None:
+    table = sharing()
+    table.set({"self-optimizing.transaction-timeout": "1ms"})
+    early = table._begin()
+    table.write(many(MANY, "a"))
+    expire(opened().change_store._loaded)
+    time.sleep(0.01)
+    assert heal(opened(), "minor").files_shared == 0
+    commit(opened(), early, rows(_1="-", _2="-"), "ED")
+    assert read() == texts(MANY, "a")
 
 
 def test_work_in_vain_removes_no_shared_file(lake: Catalog) -> None:

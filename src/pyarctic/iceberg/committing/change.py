@@ -264,6 +264,8 @@ class Rejected:
     reason: str
     hint: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    has_landed: bool = False
+    """Whether it was in the table and rolled back since. A snapshot needs its files then, although no branch has it."""
 
 
 @dataclass(frozen=True, kw_only=True)

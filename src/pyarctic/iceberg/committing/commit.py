@@ -215,6 +215,7 @@ class _Commit:
             code="history-lost",
             reason=f"the change was committed as snapshot {self._change.snapshot_id}, and the branch was rolled back since",
             hint="Plan it anew on the current snapshot if it is still wanted.",
+            has_landed=True,
         )
 
     def _forget_refused(self, table: Table) -> None:
