@@ -10,7 +10,7 @@ import polars as pl
 
 from pyarctic.errors import ArcticError
 from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Proof
+from pyarctic.iceberg.committing import Change, Committed, Proof, Rejected
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY
 from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES
@@ -80,13 +80,20 @@ class Committer(Offering):
     def commit_converted(self, done: Sequence[Done]) -> None:
         """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
         hit was asked or rewritten."""
-        change = self._converted(done)
-        if change is None:
+        idle = self._idle(done)
+        keys = idle.filter(pl.col("content") == EQUALITY_DELETES)
+        # Positions beside equality deletes that other files still need would have to be found again the next time.
+        if keys.is_empty():
             for one in done:
                 self._drop(one, "the equality deletes are still needed by files that could not be rewritten")
             return
         self._between_statements(done)
+        change = self._change(done, remove=idle, converts=True)
         outcome = self._offered(change, done)
+        if isinstance(outcome, Rejected) and len(done) == 1 and keys.height < idle.height:
+            # Perhaps somebody else has removed the position deletes that it would take along.
+            change = self._change(done, remove=keys, converts=True)
+            outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
         else:
@@ -105,13 +112,6 @@ class Committer(Offering):
         data = pl.concat([one.task.data.select("file_path") for one in done])
         replaced = self._plan.evaluation.files.join(data, on="file_path", how="semi")
         return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=self._proof(done))
-
-    def _converted(self, done: Sequence[Done]) -> Change | None:
-        remove = self._idle(done)
-        # Positions beside equality deletes that other files still need would have to be found again the next time.
-        if remove.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
-            return None
-        return self._change(done, remove=remove, converts=True)
 
     def _change(
         self, done: Sequence[Done], *, remove: pl.DataFrame, proof: Proof | None = None, converts: bool = False

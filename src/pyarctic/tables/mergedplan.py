@@ -111,11 +111,15 @@ def _divided(files: pl.DataFrame, first_key: NestedField) -> pl.DataFrame:
 
 
 def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, field: NestedField) -> pl.DataFrame:
-    """Data files of a list with the bounds of a key column, as `lower_<id>` and `upper_<id>`."""
+    """Data files of a list with the bounds of a key column, as `lower_<id>` and `upper_<id>`; null if not all is told."""
     names = [f"lower_{field.field_id}", f"upper_{field.field_id}"]
     if data.is_empty():
         return data.with_columns(pl.lit(None, pl.Binary).alias(name) for name in names)
-    return files.with_metrics(io, data, [field.field_id]).select(*data.columns, *names)
+    found = files.with_metrics(io, data, [field.field_id])
+    if field.optional:  # a key that is null lies outside of all bounds
+        without = pl.col(f"nulls_{field.field_id}") == 0
+        found = found.with_columns(pl.when(without).then(name).alias(name) for name in names)
+    return found.select(*data.columns, *names)
 
 
 def by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:

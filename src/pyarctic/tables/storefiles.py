@@ -42,7 +42,7 @@ def with_store_facts(files: pl.DataFrame, store: Store) -> pl.DataFrame:
     """A file list with what the names tell: `node_id`, `kind` and `transaction_id`, and `writer`, who wrote it."""
     name = pl.col("file_path").str.split("/").list.last()
     told = name.str.extract_groups(f"^{_NAME}$").struct
-    is_ours = told.field("kind").is_in(_KINDS)
+    is_ours = told.field("kind").is_in(_KINDS) & (told.field("node").cast(pl.Int64, strict=False) >= ROOT.id)
     kind = pl.when(is_ours).then(told.field("kind"))
     # A sub-expression of a name that is not ours is null; so is everything made of it.
     number = {part: pl.when(is_ours).then(told.field(part)).cast(pl.Int64, strict=False) for part in ("node", "transaction")}

@@ -25,6 +25,7 @@ from tests import changes
 from tests.healing import InProcessEngine, heal
 from tests.keyedrounds import (
     CITIES,
+    IDS,
     base_files,
     cities,
     commit,
@@ -362,6 +363,21 @@ def test_a_key_that_another_engine_widened(lake: Catalog, kind: KindChoice, is_c
     again = plan_table(opened(), Options(kind=kind))
     assert again is not None
     assert not again.tasks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_others_that_are_null(lake: Catalog, kind: KindChoice) -> None:
+    """No bound tells of them, so that files which have one share a key, however far their other keys are apart."""
+    made()
+    for store in (opened()._loaded, opened().change_store._loaded):
+        with store.update_schema(allow_incompatible_changes=True) as update:
+            update.set_identifier_fields()
+            update.make_column_optional("id")
+    for number, text in ((1, "old"), (100, "new")):
+        commit(opened(), opened()._begin(), pa.table({"id": [number, None], "text": [text, text]}, schema=IDS))
+    assert read() == {1: "old", 100: "new", None: "new"}
+    heal(opened(), kind)
+    assert read() == read("base") == {1: "old", 100: "new", None: "new"}
 
 
 def test_a_base_that_another_engine_upgraded_is_refused(lake: Catalog) -> None:
