@@ -10,7 +10,7 @@ import polars as pl
 
 from pyarctic.iceberg import PartitionDecoder
 from pyarctic.iceberg.deletes import PARTITION_KEY
-from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.plan import Plan, awaiting
 from pyarctic.tables.tree import Node
 from pyarctic.units import format_bytes, format_count
 
@@ -86,6 +86,14 @@ def keyed_notes(plan: Plan) -> Iterator[str]:
         yield (
             f"{format_count(held)} files of changes wait for transaction {changes.oldest_open}, which was begun and is not "
             "committed (self-optimizing.transaction-timeout says for how long)"
+        )
+    waiting = plan.partitions.filter(pl.col("kind").is_not_null()).join(
+        awaiting(plan.evaluation), on=PARTITION_KEY, how="semi"
+    )
+    if waiting.height:
+        yield (
+            f"{format_count(waiting.height)} partitions wait as a whole for transaction {changes.oldest_open}: Base has "
+            "later rows there"
         )
     unclear = changes.partitions.join(plan.partitions, on=PARTITION_KEY, how="semi").filter(pl.col("is_ambiguous"))
     for path in unclear["path"].unique(maintain_order=True):

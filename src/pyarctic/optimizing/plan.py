@@ -139,15 +139,19 @@ def _undisturbed(taken: pl.DataFrame, evaluation: Evaluation, in_work: Collectio
     both = pl.concat([frame.select(*PARTITION_KEY, "file_path") for frame in (evaluation.files, changes.files)])
     busy = both.filter(pl.col("file_path").is_in(list(in_work)))
     left = taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
-    if changes.oldest_open is None:
-        return left
-    # Rows that are written with those of a later transaction would be taken for later than the open one, or than changes
-    # that are held because of it.
+    return left.join(awaiting(evaluation), on=PARTITION_KEY, how="anti", maintain_order="left")
+
+
+def awaiting(evaluation: Evaluation) -> pl.DataFrame:
+    """The partitions of a keyed table that wait for an open transaction, Base and all: rows that are written together with
+    later ones would be taken for later than it, or than changes that are held because of it."""
+    changes = evaluation.observation.changes
+    if changes is None or changes.oldest_open is None:
+        return evaluation.files.select(PARTITION_KEY).clear()
     held = changes.partitions.select(*PARTITION_KEY, "oldest_held")
     files = evaluation.files.join(held, on=PARTITION_KEY, how="left", maintain_order="left")
     waits_for = pl.min_horizontal(pl.lit(changes.oldest_open + 1), "oldest_held")
-    later = files.filter(pl.col("transaction_id") >= waits_for)
-    return left.join(later, on=PARTITION_KEY, how="anti", maintain_order="left")
+    return files.filter(pl.col("transaction_id") >= waits_for).select(PARTITION_KEY).unique(maintain_order=True)
 
 
 def _urgency(observation: Observation) -> pl.Expr:

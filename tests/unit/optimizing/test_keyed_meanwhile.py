@@ -14,7 +14,7 @@ from pyiceberg.table import CommitTableResponse
 
 import pyarctic
 from pyarctic.iceberg.committing import Change
-from pyarctic.optimizing import KindChoice
+from pyarctic.optimizing import KindChoice, Options, explain_table
 from pyarctic.tables import Table
 from tests import changes
 from tests.healing import heal
@@ -47,6 +47,8 @@ def test_base_waits_with_the_changes_that_are_held(lake: Catalog, kind: KindChoi
     assert read() == {10: "a", 2: "b"}
     heal(opened(), kind)
     assert read() == {10: "a", 2: "b"}
+    notes = explain_table(opened(), Options(kind=kind)).notes
+    assert kind == "auto" or any("1 partitions wait as a whole for transaction" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
