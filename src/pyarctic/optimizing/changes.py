@@ -88,10 +88,10 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     )  # expired: at least as old
     begun, knows_all = open_transactions(change, base, numbers, _EVER), not may_hide_transactions(change, _EVER)
     files = files.with_columns(keeps_order=_keeps_order(min(begun, default=None), knows_all=knows_all))
-    files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields[0])
+    files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields)
     beside = with_store_facts(table.file_list.frame().filter(IS_DATA), "base")
     beside = beside.join(files.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="semi")
-    ranged = with_key_ranges(beside, table.file_list, table.view.io, key.fields[0])
+    ranged = with_key_ranges(beside, table.file_list, table.view.io, key.fields)
     has_nodes = not key.was_widened((base, change), (files, ranged))
     if not has_nodes:
         files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))

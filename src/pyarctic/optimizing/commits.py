@@ -68,7 +68,8 @@ class Committer(Offering):
         self._between_statements(done)
         change = self._merged(done, self._idle(done))
         outcome = self._offered(change, done)
-        if not isinstance(outcome, Committed) and len(done) == 1 and change.removed_deletes.height:
+        is_gone = isinstance(outcome, Rejected) and outcome.code in ("files-gone", "not-live")
+        if is_gone and len(done) == 1 and change.removed_deletes.height:
             # Perhaps somebody else has removed the deletes that it would take along.
             change = self._merged(done, pl.DataFrame(schema=FILE_SCHEMA))
             outcome = self._offered(change, done)
@@ -81,19 +82,14 @@ class Committer(Offering):
         """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
         hit was asked or rewritten."""
         idle = self._idle(done)
-        keys = idle.filter(pl.col("content") == EQUALITY_DELETES)
         # Positions beside equality deletes that other files still need would have to be found again the next time.
-        if keys.is_empty():
+        if idle.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
             for one in done:
                 self._drop(one, "the equality deletes are still needed by files that could not be rewritten")
             return
         self._between_statements(done)
         change = self._change(done, remove=idle, converts=True)
         outcome = self._offered(change, done)
-        if isinstance(outcome, Rejected) and len(done) == 1 and keys.height < idle.height:
-            # Perhaps somebody else has removed the position deletes that it would take along.
-            change = self._change(done, remove=keys, converts=True)
-            outcome = self._offered(change, done)
         if isinstance(outcome, Committed):
             self._settle(done, outcome, change)
         else:

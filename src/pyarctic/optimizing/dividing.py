@@ -67,4 +67,6 @@ def _settled_partition(files: pl.DataFrame, threshold: int, target_bytes: int) -
     pack_bytes = files.select(pl.col("expected_bytes").filter("rewrite").sum().over("set", "part")).to_series()
     weight = (pack_bytes / target_bytes).ceil().clip(lower_bound=1).cast(pl.Int64).to_numpy()
     found = settled(files, items, is_set, np.where(is_sorted, 1, weight), threshold)
-    return files.with_columns(set=pl.Series(found), rewrite=pl.col("rewrite") | pl.Series(found != NO_SET))
+    in_set = pl.Series(found != NO_SET)
+    part = pl.when(in_set).then(0).otherwise("part")  # packs that were joined are one task
+    return files.with_columns(set=pl.Series(found), rewrite=pl.col("rewrite") | in_set, part=part)

@@ -109,10 +109,11 @@ def make_plan(
     if ignore_writers:
         partitions = partitions.with_columns(is_busy=pl.lit(value=False))
     needy = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
+    if observation.changes is not None:
+        needy = _undisturbed(needy, evaluation, in_work)
     taken, left_out = _within_limits(needy, observation)
     keyed = None
     if observation.changes is not None:
-        taken = _undisturbed(taken, evaluation, in_work)
         keyed = keyed_plan(_chosen(evaluation, taken), taken, observation)
         merges, converts = list(keyed.tasks), []
     else:
@@ -131,14 +132,14 @@ def make_plan(
     )
 
 
-def _undisturbed(taken: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> pl.DataFrame:
+def _undisturbed(needy: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> pl.DataFrame:
     """The partitions of a keyed table of which no file is in work, and which can be merged. What was merged is known for a
     partition as a whole, so that its tasks belong together."""
     changes = evaluation.observation.changes
     assert changes is not None  # noqa: S101  # of a keyed table
     both = pl.concat([frame.select(*PARTITION_KEY, "file_path") for frame in (evaluation.files, changes.files)])
     busy = both.filter(pl.col("file_path").is_in(list(in_work)))
-    left = taken.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
+    left = needy.join(busy, on=PARTITION_KEY, how="anti", maintain_order="left").filter(~pl.col("is_ambiguous"))
     return left.join(awaiting(evaluation), on=PARTITION_KEY, how="anti", maintain_order="left")
 
 

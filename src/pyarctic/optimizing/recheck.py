@@ -40,15 +40,15 @@ class Replacement:
     extra: tuple[Task, ...]
 
 
-def next_look(known: Iterable[KnownTask], planned_sequence: int | None, newest_sequence: int) -> Look:
-    """What to do about a partition. `planned_sequence`: how far its unfinished tasks would merge it; `newest_sequence`: that
-    of its newest change."""
+def next_look(known: Iterable[KnownTask], planned_sequence: int, newest_sequence: int | None) -> Look:
+    """What to do about a partition. `planned_sequence`: how far it will be merged when its unfinished tasks are done, though
+    they may merge nothing. `newest_sequence`: that of its newest change that can be merged; None: there is none."""
     states = {task.state for task in known} - _FINISHED
     if not states:
         return "evaluate"
     if states & _IN_WORK:
         return "skip"
-    return "plan" if planned_sequence is None or newest_sequence > planned_sequence else "skip"
+    return "plan" if newest_sequence is not None and newest_sequence > planned_sequence else "skip"
 
 
 def replacement(known: Iterable[KnownTask], planned: Sequence[Task]) -> Replacement | None:

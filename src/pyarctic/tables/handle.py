@@ -19,7 +19,7 @@ from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
 from pyarctic.config.properties import check_properties
-from pyarctic.errors import Conflict, Rejected, UsageError, about
+from pyarctic.errors import Conflict, Rejected, Unavailable, UsageError, about
 from pyarctic.iceberg import (
     CONTENT_KIND,
     FileList,
@@ -247,12 +247,18 @@ class Table:
     def _commit_alone(self, plan: Callable[[], Change | None]) -> int | None:
         """Commit a change that must see all of the table it replaces: planned anew whenever somebody else came first."""
         for _ in range(_ATTEMPTS):
-            change = plan()
+            try:
+                change = plan()
+            except OSError as cause:
+                raise Unavailable(
+                    f"the commit could not be prepared: {cause}",
+                    hint="Nothing was changed. Check the storage, and try again.",
+                ) from cause
             if change is None:
                 return None
             try:
                 return self.commit(change).snapshot_id
-            except (Conflict, Rejected) as refusal:
+            except (Conflict, Rejected, Unavailable) as refusal:
                 remove_unused(self._loaded.io, [file.statistics_path for file in change.statistics], refusal)
                 if refusal.facts.get("reason") != "moved":
                     raise

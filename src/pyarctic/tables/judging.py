@@ -42,14 +42,12 @@ class PrimaryKey:
 
     def was_widened(self, stores: Iterable[TableMetadata], files: Iterable[pl.DataFrame]) -> bool:
         """Whether another engine made a key of ints one of longs. Negative ones have another hash since then, so that nodes
-        do not tell which files may share a key. Where old schemas were cleaned, bounds of the first column tell it."""
-        first = self.fields[0]
+        do not tell which files may share a key. Where old schemas were cleaned, bounds tell it."""
         kinds = {(f.field_id, type(f.field_type)) for metadata in stores for s in metadata.schemas for f in s.fields}
         if any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self.fields):
             return True
-        if not isinstance(first.field_type, LongType):
-            return False
-        return any((frame[f"lower_{first.field_id}"].bin.size() == _INT_BYTES).any() for frame in files)
+        longs = [f"lower_{key.field_id}" for key in self.fields if isinstance(key.field_type, LongType)]
+        return any((frame[name].bin.size() == _INT_BYTES).any() for frame in files for name in longs)
 
 
 _INT_BYTES = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 from pyiceberg.io import FileIO
-from pyiceberg.types import NestedField
+from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.filelist import FileList
 from pyarctic.iceberg.pruning import bound_from_bytes
@@ -110,15 +110,19 @@ def _divided(files: pl.DataFrame, first_key: NestedField) -> pl.DataFrame:
     return files.with_columns(component=pl.lit(0, pl.Int64)).pipe(by_key_ranges, first_key)
 
 
-def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, field: NestedField) -> pl.DataFrame:
-    """Data files of a list with the bounds of a key column, as `lower_<id>` and `upper_<id>`; null if not all is told."""
-    names = [f"lower_{field.field_id}", f"upper_{field.field_id}"]
+def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, key: Sequence[NestedField]) -> pl.DataFrame:
+    """Data files of a list with the bounds of the first key column, as `lower_<id>` and `upper_<id>`; null if not all is
+    told. Of others only that: those of longs, which tell whether they once were ints."""
+    first = key[0]
+    ranged = [f"lower_{first.field_id}", f"upper_{first.field_id}"]
+    longs = [field.field_id for field in key[1:] if isinstance(field.field_type, LongType)]
+    names = [*ranged, *(f"lower_{field_id}" for field_id in longs)]
     if data.is_empty():
         return data.with_columns(pl.lit(None, pl.Binary).alias(name) for name in names)
-    found = files.with_metrics(io, data, [field.field_id])
-    if field.optional:  # a key that is null lies outside of all bounds
-        without = pl.col(f"nulls_{field.field_id}") == 0
-        found = found.with_columns(pl.when(without).then(name).alias(name) for name in names)
+    found = files.with_metrics(io, data, [first.field_id, *longs])
+    if first.optional:  # a key that is null lies outside of all bounds
+        without = pl.col(f"nulls_{first.field_id}") == 0
+        found = found.with_columns(pl.when(without).then(name).alias(name) for name in ranged)
     return found.select(*data.columns, *names)
 
 

@@ -159,8 +159,8 @@ class MergedScan:
         return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
 
     def _with_ranges(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
-        """With the range of the first key column."""
-        return with_key_ranges(data, state.files, state.view.io, self._key.fields[0])
+        """With the ranges of their keys."""
+        return with_key_ranges(data, state.files, state.view.io, self._key.fields)
 
     @cached_property
     def _asked(self) -> Asked:

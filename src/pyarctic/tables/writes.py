@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unsupported, UsageError
+from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unavailable, Unsupported, UsageError
 from pyarctic.iceberg import PartitionDecoder, TableView
 from pyarctic.iceberg.committing import Change, Once
 from pyarctic.iceberg.keyindex import KeyIndex, codes_of
@@ -41,6 +41,10 @@ class Note:
 
     summary: Mapping[str, str] = field(default_factory=dict)
     once: Once | None = None
+
+
+_NOT_COMMITTED = (Conflict, Rejected, UsageError, Unsupported, Damaged, Unavailable)
+"""Nothing is in the table after these. After any other error that is not known."""
 
 
 class Write(ABC):
@@ -86,8 +90,7 @@ class Write(ABC):
         try:
             return self._commit(files, note or Note())
         except ArcticError as refusal:
-            # All of these are raised before a commit. After any other it is not known whether files are in the table.
-            if isinstance(refusal, Conflict | Rejected | UsageError | Unsupported | Damaged):
+            if isinstance(refusal, _NOT_COMMITTED):
                 remove_unused(self.table.view.io, [file.path for file in files], refusal)
             raise
 
@@ -218,7 +221,7 @@ class BaseWrite(Write):
     def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
         try:
             done = super().commit(files, note)
-        except (Conflict, Rejected, UsageError, Unsupported, Damaged):
+        except _NOT_COMMITTED:
             self._give_up()
             raise
         if done is None:

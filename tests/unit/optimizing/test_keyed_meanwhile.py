@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse
+from pyiceberg.types import LongType, NestedField, StringType
 
 import pyarctic
 from pyarctic.iceberg.committing import Change
@@ -37,7 +40,8 @@ def append_to_base(data: pa.Table) -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_base_waits_with_the_changes_that_are_held(lake: Catalog, kind: KindChoice) -> None:
-    table = made(minor_trigger_file_count="2")
+    table = made()
+    table.set({"self-optimizing.minor.trigger.file-count": "2"})
     table.write(rows(_7="x"))
     early = table._begin()
     opened().write(rows(_10="a"), "overwrite")
@@ -48,7 +52,7 @@ def test_base_waits_with_the_changes_that_are_held(lake: Catalog, kind: KindChoi
     heal(opened(), kind)
     assert read() == {10: "a", 2: "b"}
     notes = explain_table(opened(), Options(kind=kind)).notes
-    assert kind == "auto" or any("1 partitions wait as a whole for transaction" in note for note in notes)
+    assert any("1 partitions wait as a whole for transaction" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,18 +125,35 @@ def test_what_a_deleted_row_of_base_has_won_over_comes_back(
 # A commit whose answer is lost, and which somebody takes back at once.
 
 
-@pytest.mark.parametrize("is_keyed", [True, False])
+def keyed() -> Table:
+    table = made()
+    table.write(rows(_1="a"), "overwrite")
+    table.write(rows(_1="b", _2="b"), "upsert")
+    return table
+
+
+def merged() -> Table:
+    table = pyarctic.create_table("lake.db.plain", IDS)
+    for number in range(3):
+        table.write(rows(**{f"_{number}": "a"}))
+    return table
+
+
+def converted() -> Table:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
+    properties = {"format-version": "3", "self-optimizing.fragment-size": "1"}
+    loaded = pyarctic.catalog("lake").create_table("db.deleted", schema, properties=properties)
+    loaded = changes.apply(loaded, partial(changes.append, data=rows(_1="a", _2="a", _3="a")))
+    loaded = changes.apply(loaded, partial(changes.position_delete, where="id = 1"))
+    changes.apply(loaded, partial(changes.equality_delete, keys=pa.table({"id": [2]})))
+    return pyarctic.table("lake.db.deleted")
+
+
+@pytest.mark.parametrize(("make", "kind"), [(keyed, "full"), (merged, "full"), (converted, "minor")])
 def test_a_commit_that_was_taken_back_keeps_its_files(
-    lake: Catalog, is_keyed: bool, monkeypatch: pytest.MonkeyPatch
+    lake: Catalog, make: Callable[[], Table], kind: KindChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_keyed:
-        table: Table = made()
-        table.write(rows(_1="a"), "overwrite")
-        table.write(rows(_1="b", _2="b"), "upsert")
-    else:
-        table = pyarctic.create_table("lake.db.plain", IDS)
-        for number in range(3):
-            table.write(rows(**{f"_{number}": "a"}))
+    table = make()
     expected = table.refresh().scan().count()
     runner, before = pyarctic.table(table.name), table.view.snapshot_id
     assert before is not None
@@ -146,7 +167,7 @@ def test_a_commit_that_was_taken_back_keeps_its_files(
         raise ConnectionError("the answer was lost")
 
     monkeypatch.setattr(catalog, "commit_table", lost)
-    report = heal(runner, "full")
+    report = heal(runner, kind)
     assert "rolled back since" in report.dropped[0]
     assert table.refresh().view.snapshot_id == before
     newest = max(table.view.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)

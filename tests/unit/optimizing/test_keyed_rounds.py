@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType
 
+import pyarctic
 from pyarctic.errors import ArcticError, Rejected, Unavailable, Unsupported
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.filelist import IS_DATA
@@ -390,6 +391,33 @@ def test_a_base_that_another_engine_upgraded_is_refused(lake: Catalog) -> None:
     assert read() == {1: "b"}
 
 
+@pytest.mark.parametrize("is_cleaned", [False, True])
+def test_another_key_column_that_was_widened(lake: Catalog, is_cleaned: bool) -> None:
+    narrow = pa.schema([("a", pa.string()), ("b", pa.int32()), ("text", pa.string())])
+    properties = {BASE_BUCKETS: "4", CHANGE_BUCKETS: "4", "self-optimizing.fragment-size": "1"}
+    pyarctic.create_table("lake.db.t", narrow, ["a", "b"], properties=properties)
+
+    def data(numbers: range, text: str, schema: pa.Schema) -> pa.Table:
+        return pa.table([["x"] * len(numbers), list(numbers), [text] * len(numbers)], schema=schema)
+
+    opened().write(data(range(-20, 20), "old", narrow), "overwrite")
+    for store in (opened()._loaded, opened().change_store._loaded):
+        with store.update_schema() as update:
+            update.update_column("b", LongType())
+    wide = narrow.set(1, pa.field("b", pa.int64()))
+    opened().write(data(range(1000, 1001), "new", wide))
+    heal(opened(), "minor")
+    if is_cleaned:
+        for store in (opened()._loaded, opened().change_store._loaded):
+            edited(store, cleaned)
+    opened().write(data(range(-20, 0), "new", wide), "upsert")
+    expected = [(number, "new") for number in range(-20, 0)] + [(number, "old") for number in range(20)] + [(1000, "new")]
+    for _ in range(2):
+        found = opened().scan().to_arrow().sort_by("b")
+        assert list(zip(found["b"].to_pylist(), found["text"].to_pylist(), strict=True)) == expected
+        heal(opened(), "minor")
+
+
 def test_buckets_that_change_between_rounds(lake: Catalog) -> None:
     table = made(target_size="1KB")
     expected: dict[int, str] = {}
@@ -572,3 +600,16 @@ def test_conditions_choose_partitions(lake: Catalog) -> None:
 
 def heal_where(where: str) -> None:
     optimize_table(opened(), InProcessEngine(), Options(kind="minor", where=where))
+
+
+def test_partitions_that_cannot_be_merged_take_no_room_from_others(lake: Catalog) -> None:
+    """Null and the text 'null' are more files than a plan takes, and the worst off."""
+    table = made(CITIES, ("city",), max_file_count="20")
+    table.set({"self-optimizing.minor.trigger.file-count": "2"})
+    for number in range(22):
+        table.write(cities((number, None, "x"), (number, "null", "y")))
+    for number in range(3):
+        table.write(cities((number, "Oslo", "z")))
+    report = heal(opened(), "auto")
+    assert (report.tasks_committed, report.left_out) == (1, 0)
+    assert unmerged() == 44

@@ -36,7 +36,7 @@ def task(number: int, node_id: int) -> Task:
 @pytest.mark.parametrize(
     ("states", "planned", "newest", "look"),
     [
-        ([], None, 5, "evaluate"),
+        ([], 3, 5, "evaluate"),
         (["committed", "cancelled"], 5, 9, "evaluate"),
         (["pending", "executing"], 5, 9, "skip"),
         (["prepared", "failed"], 5, 9, "skip"),
@@ -44,10 +44,11 @@ def task(number: int, node_id: int) -> Task:
         (["init", "pending", "failed"], 5, 9, "plan"),
         (["init", "pending", "failed"], 5, 5, "skip"),
         (["pending", "committed"], 5, 6, "plan"),
-        (["failed"], None, 1, "plan"),
+        (["failed"], -1, 1, "plan"),  # planned without changes, and now there are some
+        (["failed"], -1, None, "skip"),
     ],
 )
-def test_looks(states: list[TaskState], planned: int | None, newest: int, look: Look) -> None:
+def test_looks(states: list[TaskState], planned: int, newest: int | None, look: Look) -> None:
     assert next_look(known(*states), planned, newest) == look
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -340,6 +342,32 @@ def test_more_ranges_than_files_may_be_open(most: int, monkeypatch: pytest.Monke
         for batch in rows.to_batches(max_chunksize=700):
             sorter.add(batch)
         assert [n for batch in sorter.batches() for n in batch.column("n").to_pylist()] == expected
+
+
+def test_spilled_files_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCTIC_SPILL_DIR", str(tmp_path))
+    rows = pa.record_batch({"a": np.random.default_rng(1).integers(0, 1 << 40, 20_000)})
+    with Sorter([Key(column="a")], 8_000, lambda: pl.Series(rows["a"].to_numpy()[::16])) as sorter:
+        sorter.add(rows)
+        assert sum(batch.num_rows for batch in sorter.batches()) == rows.num_rows
+        assert sorter.spilled_bytes
+    held = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [path for path in held if str(path).startswith(str(tmp_path))]
+    assert not list(tmp_path.iterdir())
+
+
+def test_packs_that_are_sorted_together_are_one_task(lake: Catalog) -> None:
+    """Files of a grid lie well apart, and are half as large as they should be: packs of them would overlap."""
+    properties = {"z-order": "x, y", "max-task-size-bytes": "64KiB", "sort.trigger.overlap-depth": "2"}
+    told = PROPERTIES | {f"self-optimizing.{name}": value for name, value in properties.items()}
+    table = lake.create_table("db.t", SCHEMA, properties=told)
+    for number in range(16):
+        x, y = (100 * place for place in divmod(number, 4))
+        data = some_rows(number, x, x + 90, 400, "").set_column(2, "y", some_rows(99, y, y + 90, 400, "")["y"])
+        table = changes.apply(table, partial(changes.append, data=data))
+    assert depth() == 1
+    healed()
+    assert planned() == 0
 
 
 def test_partitions_are_measured_apart(lake: Catalog) -> None:

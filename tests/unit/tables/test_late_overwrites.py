@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.statistics import StatisticsFile
 
 import pyarctic
+from pyarctic.errors import Unavailable
+from pyarctic.tables import KeyedTable, writes
+from tests.wholeness import leftovers
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -72,3 +77,24 @@ def test_a_round_of_optimizing_meanwhile_hides_nothing() -> None:
     pyarctic.optimize("lake.db.t", kind="full")
     assert content() == {2: "before", 3: "load", 9: "later"}
     assert not pyarctic.table("lake.db.t").summary()["change_store"]["unmerged_files"]
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize("fault", [OSError("no space left"), Unavailable("the storage does not answer")])
+def test_an_overwrite_that_cannot_be_committed_leaves_nothing(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pyarctic.create_table("lake.db.t", SCHEMA, ["id"])
+    table.write(rows((1, "before")))
+
+    def fail(*_: Any) -> StatisticsFile:
+        raise fault
+
+    monkeypatch.setattr(writes, "write_merged", fail)
+    with pytest.raises(Unavailable):
+        table.write(rows((2, "load")), mode="overwrite")
+    monkeypatch.undo()
+    opened = pyarctic.table("lake.db.t")
+    assert isinstance(opened, KeyedTable)
+    assert [*leftovers(opened._loaded), *leftovers(opened.change_store._loaded)] == []
+    assert content() == {1: "before"}
+    pyarctic.optimize("lake.db.t", kind="minor")
+    assert opened.refresh().scan(store="base").count() == 1, "no transaction is waited for"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -192,7 +193,7 @@ class _Ranges:
 
     def _write(self, place: int, rows: pa.RecordBatch) -> None:
         if place not in self._files:
-            path = Path(tempfile.mkstemp(dir=self._folder, suffix=".arrows")[1])
+            path = self._folder / f"{uuid4()}.arrows"
             sink = pa.OSFile(str(path), "wb")
             # Not compressed: it is read once, soon, and mostly from memory that is free anyway.
             self._files[place] = (path, pa.ipc.new_stream(sink, rows.schema), sink)
