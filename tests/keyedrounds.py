@@ -66,10 +66,12 @@ def read(store: str = "merged") -> dict[int, str]:
     return found
 
 
-def commit(table: KeyedTable, transaction: int, data: pa.Table, kind: FileKind = "I", first: int = 1) -> None:
+def commit(
+    table: KeyedTable, transaction: int, data: pa.Table, kind: FileKind = "I", *, first: int = 1, mask: int = 0
+) -> None:
     """Change files of a transaction, as another engine writes them."""
     store = table.change_store
-    with Fanout(store.view, mask=0, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
+    with Fanout(store.view, mask=mask, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
         (batch,) = data.to_batches()
         out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
     store.commit(Change(start=store.view.snapshot_id, add=tuple(out.files)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import count
@@ -22,7 +22,6 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
-from pyarctic import config
 from pyarctic.iceberg.committing import Change
 from pyarctic.iceberg.writing import DataFileWriter, NewFile, Target
 from pyarctic.optimizing import KindChoice, Report, plan
@@ -37,16 +36,6 @@ from tests.wholeness import leftovers, on_disk
 
 ROWS = 3000
 QUIET = {"self-optimizing.writers-first": "false"}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Catalog]:
-    config.reset()
-    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("db")
-    yield catalog
-    catalog.close()
-    config.reset()
 
 
 # -- sorting ----------------------------------------------------------------------------------------------------------

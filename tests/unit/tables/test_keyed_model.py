@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -19,13 +20,11 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 
 import pyarctic
 from pyarctic import config
-from pyarctic.iceberg.committing import Change
-from pyarctic.tables.changefiles import FILE_OFFSET
 from pyarctic.tables.division import Sizes, divided
-from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.mergedscan import MergedScan
-from pyarctic.tables.storefiles import FileKind
+from tests import keyedrounds
+from tests.keyedrounds import IDS, rows
 from tests.keyedtables import KeyedModel, tuples
 from tests.keyedwords import Place, Row
 
@@ -160,7 +159,7 @@ def test_merged_read_equals_model(
         note("\n".join(model.log))
 
 
-IDS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+commit = partial(keyedrounds.commit, mask=1)
 
 
 @pytest.fixture
@@ -170,25 +169,11 @@ def table(numbers: Iterator[int]) -> KeyedTable:
     return created
 
 
-def rows(**texts: str) -> pa.Table:
-    """Of ids and texts: `rows(_1="a")`."""
-    return pa.table({"id": [int(name[1:]) for name in texts], "text": [*texts.values()]}, schema=IDS)
-
-
 def read(table: KeyedTable) -> dict[int, str]:
     scanned = table.refresh().scan().to_arrow().to_pylist()
     found = {row["id"]: row["text"] for row in scanned}
     assert len(found) == len(scanned)
     return found
-
-
-def commit(table: KeyedTable, transaction: int, data: pa.Table, kind: FileKind = "I", first: int = 1) -> None:
-    """Change files of a transaction, as another engine writes them."""
-    store = table.change_store
-    with Fanout(store.view, mask=1, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
-        (batch,) = data.to_batches()
-        out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
-    store.commit(Change(start=None, add=tuple(out.files)))
 
 
 def test_transactions_count_by_their_number_not_by_their_commit(table: KeyedTable) -> None:
