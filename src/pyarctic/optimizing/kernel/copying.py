@@ -6,7 +6,6 @@ A copied row group keeps its size, its codec and its statistics. It costs a hund
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import TracebackType
@@ -152,16 +151,20 @@ def _source(stream: Any, path: str) -> ParquetSource | None:
         return None
 
 
-def unchanged(attempt: Attempt, path: str) -> NewFile | None:
-    """A file that another store has, as a file of the task's place. None if it does not look as one written now would."""
+def adopted(attempt: Attempt, file: ReadFile) -> NewFile | None:
+    """A file of another store as a file of the task's place. None if it does not look as one written now would."""
     fields = attempt.job.metadata.schema().fields
-    with opened(attempt.bench.io, path) as stream:
-        source = _source(stream, path)
-        if source is None or source.schema != _Output(attempt, fields).schema_of(fields):
+    with opened(attempt.bench.io, file.path) as stream:
+        source = _source(stream, file.path)
+        if source is None or source.schema != _schema_of(fields, ParquetSettings.of(attempt.job.metadata.properties)):
             return None
         metadata = pq.ParquetFile(stream).metadata
-        stream.seek(0, os.SEEK_END)
-        return described_data_file(attempt.target(), path, stream.tell(), metadata, fields, {})
+    return described_data_file(attempt.target(), file.path, file.row["file_size_bytes"], metadata, fields, {})
+
+
+def _schema_of(fields: Sequence[NestedField], settings: ParquetSettings) -> ParquetSchema:
+    """How a file of ours with these columns looks."""
+    return _in_memory(file_schema(fields).empty_table(), settings).schema
 
 
 def _in_memory(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> ParquetSource:
@@ -195,7 +198,7 @@ class _Output:
         """How a file of ours with these columns looks; whatever is equal to it can be copied."""
         key = tuple(field.field_id for field in fields)
         if key not in self._schemas:
-            self._schemas[key] = _in_memory(file_schema(fields).empty_table(), self.settings).schema
+            self._schemas[key] = _schema_of(fields, self.settings)
         return self._schemas[key]
 
     def copy(self, source: ParquetSource, group: int, beside: ParquetSource | None) -> None:

@@ -17,7 +17,7 @@ import polars as pl
 from pyarctic.iceberg.deletes import PARTITION_SCOPED
 from pyarctic.iceberg.reading import ReadFile, TableView
 from pyarctic.iceberg.writing import NewFile, write_position_deletes
-from pyarctic.optimizing.kernel.copying import unchanged
+from pyarctic.optimizing.kernel.copying import adopted
 from pyarctic.optimizing.kernel.inputs import Attempt
 from pyarctic.optimizing.tasks import KeyedTask
 from pyarctic.tables.changefiles import change_reading
@@ -71,7 +71,7 @@ class KeyedFiles:
         for file in self._written:
             if file.path not in self._shareable or len(file.all_dead_positions()):
                 continue
-            found = unchanged(self._attempt, file.path)
+            found = adopted(self._attempt, file)
             if found is not None and found.record_count == file.row["record_count"]:
                 self.shared.append(found)
         paths = [file.path for file in self.shared]
