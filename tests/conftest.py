@@ -13,6 +13,8 @@ import pytest
 from tests.services.catalogs import JVM_KINDS, KINDS, FreshCatalog, fresh_catalog, kinds
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
     from tests.oracle.session import Oracle
     from tests.services.faulty import FaultyProxy
     from tests.services.kafka import Kafka
@@ -125,6 +127,20 @@ def glue_properties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
 
     with start(tmp_path_factory.mktemp("glue")) as started:
         yield started
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Catalog]:
+    """An SQLite catalog of its own for a test, known as "lake", with the namespace "db"."""
+    import pyarctic
+    from pyarctic import config
+
+    config.reset()
+    catalog = pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("db")
+    yield catalog
+    catalog.close()
+    config.reset()
 
 
 @pytest.fixture(params=kinds(*KINDS))

@@ -58,6 +58,7 @@ class Committer(Offering):
 
     def commit(self, done: Sequence[Done]) -> None:
         """Merged files. Deletes that hit nothing any more leave with the files they were for."""
+        done = self._without_landed(done) if done else done
         if not done:
             return
         full = [one for one in done if one.task.kind == "full"]
@@ -81,6 +82,9 @@ class Committer(Offering):
     def commit_converted(self, done: Sequence[Done]) -> None:
         """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
         hit was asked or rewritten."""
+        done = self._without_landed(done)
+        if not done:
+            return
         idle = self._idle(done)
         # Positions beside equality deletes that other files still need would have to be found again the next time.
         if idle.filter(pl.col("content") == EQUALITY_DELETES).is_empty():

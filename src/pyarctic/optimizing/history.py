@@ -6,6 +6,7 @@ commits, and it is not repeated by itself. So partitions in which such statement
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import polars as pl
@@ -17,6 +18,8 @@ from pyarctic.iceberg.manifests import ManifestReader
 PROCESS = "arctic.process-id"
 """In the summary of every snapshot that optimizing makes."""
 KIND = "arctic.kind"
+TASKS = "arctic.tasks"
+"""The ids of the tasks that a snapshot holds, as ranges: "0-4,7"."""
 
 _MOST_STATEMENTS = 24
 """So many statements back is looked."""
@@ -44,6 +47,25 @@ ACTIVITY = pl.Schema(
         ("busy_until", MOMENT),
     ]
 )
+
+
+def format_ids(ids: Iterable[int]) -> str:
+    """Ids as ranges: "0-4,7"."""
+    ranges: list[list[int]] = []
+    for number in sorted(ids):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def committed_tasks(metadata: TableMetadata, process_id: str) -> set[int]:
+    """The ids of the tasks of a process that are in the table, as its snapshots tell."""
+    summaries = [snapshot.summary.additional_properties for snapshot in metadata.snapshots if snapshot.summary is not None]
+    listed = ",".join(summary.get(TASKS, "") for summary in summaries if summary.get(PROCESS) == process_id)
+    ranges = [[int(number) for number in text.split("-")] for text in listed.split(",") if text]
+    return {number for ends in ranges for number in range(ends[0], ends[-1] + 1)}
 
 
 def is_ours(snapshot: Snapshot) -> bool:

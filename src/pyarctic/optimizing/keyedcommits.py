@@ -19,11 +19,11 @@ from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
 from pyarctic.iceberg.committing import Change, Committed, Rejected
 from pyarctic.iceberg.deletes import PARTITION_KEY
 from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
-from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.optimizing.offering import Done, Offering, was_taken_back
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import KINDS, Task
 from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables.commits import remove_outputs
 from pyarctic.tables.mergedplan import base_words
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.storefiles import with_changes, with_store_facts
@@ -99,8 +99,7 @@ class KeyedCommitter(Offering):
         hit nothing are removed."""
         reason = "others kept committing first"
         for _ in range(_ATTEMPTS):
-            self._table.refresh()
-            fitting = self._still_true(parts)
+            fitting = self._still_true(self._not_landed(parts))
             if parts and not fitting:
                 return
             parts = fitting
@@ -110,13 +109,12 @@ class KeyedCommitter(Offering):
             try:
                 outcome = self._offered(change, done)
             except Unavailable:  # nothing was sent
-                remove_quietly(self._table.view.io, statistics)
+                remove_outputs(self._table, statistics, since=change.start)
                 raise
             if isinstance(outcome, Committed):
                 self._settle(done, outcome, change)
                 return
-            if not was_taken_back(outcome):
-                remove_quietly(self._table.view.io, statistics)
+            remove_outputs(self._table, statistics, since=change.start)
             if not (isinstance(outcome, Rejected) and outcome.code == "moved"):
                 reason = outcome.reason
                 break
@@ -126,6 +124,11 @@ class KeyedCommitter(Offering):
             return
         for one in [one for part in parts for one in part.done]:
             self._drop(one, reason)
+
+    def _not_landed(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Those that are not in the table yet: all tasks of a partition are, or none is."""
+        waiting = {one.task.id for one in self._without_landed([one for part in parts for one in part.done])}
+        return [part for part in parts if all(one.task.id in waiting for one in part.done)]
 
     def _still_true(self, parts: Sequence[_Part]) -> list[_Part]:
         """Those whose partitions are as the plan knew them; the others are dropped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io as memory
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -14,12 +14,22 @@ import polars as pl
 
 from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
 from pyarctic.iceberg import FILE_SCHEMA
-from pyarctic.iceberg.committing import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown
+from pyarctic.iceberg.committing import (
+    Change,
+    Committed,
+    Conflict,
+    Outcome,
+    Proof,
+    Rejected,
+    Unknown,
+    referenced_files,
+)
 from pyarctic.iceberg.storage import read_bytes, remove_quietly
-from pyarctic.optimizing.history import KIND, PROCESS
+from pyarctic.optimizing.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import Task, TaskResult
 from pyarctic.tables import Table
+from pyarctic.tables.commits import remove_outputs
 
 _PATIENCE = 5
 """Times that a change is offered again when others came first, or when the catalog did not answer."""
@@ -41,6 +51,8 @@ class Ledger:
     commits: list[Committed] = field(default_factory=list)
     committed: list[Done] = field(default_factory=list)
     dropped: list[tuple[Done, str]] = field(default_factory=list)
+    landed: list[Done] = field(default_factory=list)
+    """Tasks that were in the table already, by an earlier commit of the same results."""
     removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
 
     def add(self, later: Ledger) -> None:
@@ -48,6 +60,7 @@ class Ledger:
         self.commits += later.commits
         self.committed += later.committed
         self.dropped += later.dropped
+        self.landed += later.landed
         self.removed_deletes = pl.concat([self.removed_deletes, later.removed_deletes])
 
 
@@ -64,19 +77,14 @@ class Offering(ABC):
         self._open: dict[int, Done] = {}
         """Tasks that are done and not settled."""
         self._in_doubt: set[int] = set()
-        """Those that were offered to the catalog, and nobody knows what became of it."""
-        self._taken_back: set[int] = set()
-        """Those that were committed, and rolled back by others at once: a snapshot has their files."""
+        """Those that were offered to the catalog and not refused: a snapshot has their files, or may get them yet."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            needed = self._in_doubt | self._taken_back
-            useless = [done.result.paths for number, done in self._open.items() if number not in needed]
-            maps = {path for done in self._open.values() for path in done.result.row_maps}
-            remove_quietly(self._table.view.io, maps.union(*useless))
+            self._remove_outputs(self._open.values())
 
     def take(self, done: Done) -> None:
         """Be responsible for the files of a task from now on, and commit it, now or later."""
@@ -107,7 +115,8 @@ class Offering(ABC):
 
     def _marks(self, done: Sequence[Done]) -> dict[str, str]:
         kinds = sorted({one.task.kind for one in done}) or ["minor"]
-        return {PROCESS: self._process_id, KIND: ",".join(kinds)}
+        marks = {PROCESS: self._process_id, KIND: ",".join(kinds)}
+        return marks | {TASKS: format_ids(one.task.id for one in done)} if done else marks
 
     def _row_map(self, done: Sequence[Done]) -> pl.DataFrame | pl.LazyFrame | None:
         maps = [self._read_map(path) for one in done for path in one.result.row_maps]
@@ -140,12 +149,7 @@ class Offering(ABC):
             match outcome:
                 case Unknown():
                     doubtful = outcome
-                case Committed():
-                    self._in_doubt -= tasks
-                    return outcome
-                case Rejected(has_landed=True):
-                    self._in_doubt -= tasks
-                    self._taken_back |= tasks
+                case Committed() | Rejected(has_landed=True):
                     return outcome
                 case _ if doubtful is None:
                     self._in_doubt -= tasks
@@ -185,9 +189,34 @@ class Offering(ABC):
     def _drop(self, done: Done, reason: str) -> None:
         self.ledger.dropped.append((done, reason))
         self._open.pop(done.task.id, None)
-        needless = done.result.row_maps if done.task.id in self._taken_back else done.result.paths
-        remove_quietly(self._table.view.io, needless)
+        self._remove_outputs([done])
         self._say(f"task {done.task.id} was dropped: {reason}")
+
+    def _without_landed(self, done: Sequence[Done]) -> list[Done]:
+        """Those that are not in the table yet. The same results may be committed again by somebody who does not know that
+        they have landed."""
+        self._table.refresh()
+        paths = {path for one in done for path in one.result.written}
+        view = self._table.view
+        held = referenced_files(view.metadata, self._table.reader(), paths, since=self._plan.observation.snapshot_id)
+        told = committed_tasks(view.metadata, self._process_id)  # also of tasks that wrote nothing
+        waiting = []
+        for one in done:
+            if one.task.id not in told and held.isdisjoint(one.result.written):
+                waiting.append(one)
+                continue
+            self.ledger.landed.append(one)
+            self._open.pop(one.task.id, None)
+            self._say(f"task {one.task.id} is in the table already")
+        return waiting
+
+    def _remove_outputs(self, done: Iterable[Done]) -> None:
+        """Remove what tasks wrote that are not in the table, but nothing whose outcome is open. Row maps go in any case: no
+        snapshot ever has them."""
+        done = list(done)
+        remove_quietly(self._table.view.io, {path for one in done for path in one.result.row_maps})
+        refused = {path for one in done if one.task.id not in self._in_doubt for path in one.result.written}
+        remove_outputs(self._table, refused, since=self._plan.observation.snapshot_id)
 
 
 def was_taken_back(outcome: Outcome) -> bool:

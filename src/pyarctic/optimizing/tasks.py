@@ -225,9 +225,14 @@ class TaskResult:
         return ((self.row_map,) if self.row_map else ()) + self.more_row_maps
 
     @property
+    def written(self) -> set[str]:
+        """The files that the attempt wrote for the table."""
+        return {file.path for file in self.add}.difference(self.shared)
+
+    @property
     def paths(self) -> set[str]:
         """Everything the attempt wrote."""
-        return {file.path for file in self.add}.difference(self.shared).union(self.row_maps)
+        return self.written.union(self.row_maps)
 
     def to_json(self) -> dict[str, Any]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from pyiceberg.io import FileIO
+from typing import TYPE_CHECKING, Any
 
 from pyarctic import errors
-from pyarctic.iceberg.committing import Committed, Conflict, Outcome, Rejected, Unknown
+from pyarctic.iceberg.committing import Committed, Conflict, Outcome, Rejected, Unknown, referenced_files
 from pyarctic.iceberg.storage import remove_quietly
+
+if TYPE_CHECKING:
+    from pyarctic.tables.handle import Table
 
 
 def accepted(outcome: Outcome) -> Committed:
@@ -34,10 +35,22 @@ def accepted(outcome: Outcome) -> Committed:
             )
 
 
-def remove_unused(io: FileIO, paths: Iterable[str], refusal: errors.ArcticError) -> None:
-    """Remove the files of a refused change, unless a snapshot has them: one that was rolled back, or cannot be seen now."""
-    if refusal.facts.get("reason") not in ("history-lost", "added-twice"):
-        remove_quietly(io, paths)
+def remove_outputs(table: Table, paths: Iterable[str], *, since: int | None) -> None:
+    """Remove files that were written for a table and did not get into it. The one rule for it: never a path that a snapshot
+    of the table may hold. The newest metadata is asked; without an answer everything stays.
+
+    Nobody may call it while the outcome of a commit of these files is open. `since` is a snapshot older than the files."""
+    paths, uuid = set(paths), table.uuid
+    if not paths:
+        return
+    try:
+        table.refresh()
+        if table.uuid != uuid:
+            return
+        paths -= referenced_files(table.view.metadata, table.reader(), paths, since=since)
+    except errors.ArcticError:  # orphans can be cleaned later, lost files cannot be brought back
+        return
+    remove_quietly(table.view.io, paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

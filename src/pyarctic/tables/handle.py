@@ -34,7 +34,7 @@ from pyarctic.iceberg.projection import arrow_schema
 from pyarctic.iceberg.scan import scan
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
-from pyarctic.tables.commits import ManifestReport, accepted, remove_unused
+from pyarctic.tables.commits import ManifestReport, accepted, remove_outputs
 from pyarctic.tables.describe import snapshot_frame, table_facts
 from pyarctic.tables.evolving import Evolution, evolve
 from pyarctic.tables.layout import Kind
@@ -259,7 +259,7 @@ class Table:
             try:
                 return self.commit(change).snapshot_id
             except (Conflict, Rejected, Unavailable) as refusal:
-                remove_unused(self._loaded.io, [file.statistics_path for file in change.statistics], refusal)
+                remove_outputs(self, [file.statistics_path for file in change.statistics], since=change.start)
                 if refusal.facts.get("reason") != "moved":
                     raise
             self.refresh()

@@ -23,7 +23,7 @@ from pyarctic.iceberg.writing import NewFile
 from pyarctic.iceberg.writing.newfile import random_id
 from pyarctic.tables.baseload import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
 from pyarctic.tables.changewriter import ChangeMode, ChangeWriter
-from pyarctic.tables.commits import remove_unused
+from pyarctic.tables.commits import remove_outputs
 from pyarctic.tables.distribution import Answer, FileWriter
 from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
 from pyarctic.tables.moving import Moves
@@ -51,13 +51,23 @@ class Write(ABC):
     """A prepared write."""
 
     table: Table
+    prepared_on: int | None
+    """The snapshot of the store when the write was prepared: older than all its files."""
     moved_columns: tuple[str, ...] = ()
     """What must be known of a row to delete it where it is, when keys are looked up."""
 
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.prepared_on = self.view.snapshot_id
+
+    @property
+    def store(self) -> Table:
+        """The store that gets the files."""
+        return self.table
+
     @property
     def view(self) -> TableView:
-        """The store that gets the files."""
-        return self.table.view
+        return self.store.view
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Refuse rows with such columns if they cannot be written."""
@@ -89,9 +99,8 @@ class Write(ABC):
         committed is removed."""
         try:
             return self._commit(files, note or Note())
-        except ArcticError as refusal:
-            if isinstance(refusal, _NOT_COMMITTED):
-                remove_unused(self.table.view.io, [file.path for file in files], refusal)
+        except _NOT_COMMITTED:
+            remove_outputs(self.store, [file.path for file in files], since=self.prepared_on)
             raise
 
     @abstractmethod
@@ -102,7 +111,7 @@ class PlainWrite(Write):
     """Rows into a table without a primary key: files are added, and by an overwrite others replaced."""
 
     def __init__(self, table: Table, scope: Scope, *, appends: bool) -> None:
-        self.table = table
+        super().__init__(table)
         self._scope = scope
         self._appends = appends
 
@@ -137,8 +146,10 @@ class PlainWrite(Write):
 class ChangeWrite(Write):
     """Changes of a keyed table."""
 
+    table: KeyedTable
+
     def __init__(self, table: KeyedTable, mode: ChangeMode, *, across_partitions: bool) -> None:
-        self.table: KeyedTable = table
+        super().__init__(table)
         self._mode = mode
         self._across = across_partitions
         sources = {field.source_id for field in table.view.metadata.spec().fields}
@@ -150,8 +161,8 @@ class ChangeWrite(Write):
         )
 
     @property
-    def view(self) -> TableView:
-        return self.table.change_store.view
+    def store(self) -> Table:
+        return self.table.change_store
 
     def check_columns(self, schema: pa.Schema) -> None:
         self.writer().understood(_no_rows(schema), looks_up=self._across)
@@ -187,8 +198,10 @@ class ChangeWrite(Write):
 class BaseWrite(Write):
     """Rows straight into Base."""
 
+    table: KeyedTable
+
     def __init__(self, table: KeyedTable, scope: Scope) -> None:
-        self.table: KeyedTable = table
+        super().__init__(table)
         self._scope = scope
         self._begun: list[int] = []
         # What is wrong with the condition is refused before anything is begun.

@@ -17,6 +17,7 @@ from pyarctic.iceberg.committing.change import (
 )
 from pyarctic.iceberg.committing.commit import Listener, Step, commit
 from pyarctic.iceberg.committing.proof import Proof
+from pyarctic.iceberg.committing.references import referenced_files
 
 __all__ = [
     "ROW_MAP_SCHEMA",
@@ -33,4 +34,5 @@ __all__ = [
     "Unknown",
     "commit",
     "mergeable_manifests",
+    "referenced_files",
 ]
