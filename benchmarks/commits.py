@@ -17,9 +17,10 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from benchmarks.tables import properties
-from pyarctic.iceberg import FileList
-from pyarctic.iceberg.committing import Change, Committed, Proof, commit
-from pyarctic.iceberg.writing import Metrics, NewFile
+from pyarctic.iceberg.commit import Change, Committed, Proof, commit
+from pyarctic.iceberg.manifest import FileList
+from pyarctic.iceberg.write import NewFile
+from pyarctic.iceberg.write.new_file import Metrics
 
 REPLACED = 50
 

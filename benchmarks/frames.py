@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from pyarctic.iceberg import FILE_SCHEMA
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 
 PARTITIONS = 1_000
 SEQUENCES = 5_000

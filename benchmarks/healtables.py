@@ -33,17 +33,10 @@ from pyiceberg.types import (
 
 import pyarctic
 from benchmarks.tables import prepared, properties
-from pyarctic.iceberg.committing import Change, Committed, commit
-from pyarctic.iceberg.writing import (
-    FileNames,
-    NewFile,
-    Target,
-    write_equality_deletes,
-    write_position_deletes,
-    write_vectors,
-)
-from pyarctic.iceberg.writing.metrics import parquet_metrics
-from pyarctic.iceberg.writing.parquet import file_schema
+from pyarctic.iceberg.commit import Change, Committed, commit
+from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write.parquet import file_schema
+from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 
 CATALOG = "bench"
 KEY_FILES = 20

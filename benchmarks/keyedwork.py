@@ -60,7 +60,7 @@ def minor_within_budget(folder: Path) -> Outcome:
 
     import pyarrow as pa
 
-    from pyarctic.iceberg.storage import remove_quietly
+    from pyarctic.iceberg import remove_quietly
     from pyarctic.optimizing import Options
     from pyarctic.optimizing.kernel import Bench, execute
     from pyarctic.optimizing.run import job_of, plan_table
@@ -93,7 +93,7 @@ def write_upserts(folder: Path) -> Outcome:
 
 def _write(folder: Path, mode: Any) -> Outcome:
     """The files of a batch; they are removed again."""
-    from pyarctic.iceberg.storage import remove_quietly
+    from pyarctic.iceberg import remove_quietly
     from pyarctic.tables.changewriter import ChangeWriter
 
     table, rows = _table(folder), _batch()

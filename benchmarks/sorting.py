@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 import pyarctic
 from benchmarks.figures import Figure, console
 from pyarctic import config
-from pyarctic.iceberg.scan import Scan
+from pyarctic.iceberg.read import Scan
 from pyarctic.tables import Table
 
 _SCHEMA = Schema(

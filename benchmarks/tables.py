@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
-from pyarctic.iceberg.committing import Committed, ManifestRewrite, commit
+from pyarctic.iceberg.commit import Committed, ManifestRewrite, commit
 from tests.spec.avro_schemas import manifest_entry
 from tests.spec.table import DATA, Manifest, SpecTable, encode
 

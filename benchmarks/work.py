@@ -12,7 +12,7 @@ from benchmarks.measuring import Outcome, measured, peak_mb
 
 
 def file_list_ours(folder: Path) -> Outcome:
-    from pyarctic.iceberg import FileList
+    from pyarctic.iceberg.manifest import FileList
 
     table = _loaded(folder)
     snapshot = table.metadata.snapshots[0]
@@ -26,7 +26,7 @@ def file_list_pyiceberg(folder: Path) -> Outcome:
 
 
 def refresh_ours(folder: Path) -> Outcome:
-    from pyarctic.iceberg import FileList
+    from pyarctic.iceberg.manifest import FileList
 
     table = _loaded(folder)
     before, after = table.metadata.snapshots[:2]
@@ -36,7 +36,7 @@ def refresh_ours(folder: Path) -> Outcome:
 
 def match_ours(size: Path) -> Outcome:
     from benchmarks.frames import files_and_deletes
-    from pyarctic.iceberg import match_deletes
+    from pyarctic.iceberg.delete import match_deletes
 
     data, deletes = (int(part) for part in str(size).split("x"))
     files = files_and_deletes(data, deletes)
@@ -87,7 +87,8 @@ def scan_dataset(folder: Path) -> Outcome:
 
 
 def write_ours(folder: Path) -> Outcome:
-    from pyarctic.iceberg.writing import DataFileWriter, FileNames, Target
+    from pyarctic.iceberg.write import FileNames, Target
+    from pyarctic.iceberg.write.parquet import DataFileWriter
 
     loaded, rows = _loaded(folder), _rows(folder)
 

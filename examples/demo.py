@@ -26,16 +26,9 @@ from rich.progress import track
 
 import pyarctic
 from examples import merging, streaming
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.contenthash import ContentHash
-from pyarctic.iceberg.writing import (
-    DataFileWriter,
-    FileNames,
-    NewFile,
-    Target,
-    write_equality_deletes,
-    write_position_deletes,
-)
+from pyarctic.iceberg.commit import Change, ContentHash
+from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import Plan, Progress, TaskFailure
 from pyarctic.tables import Table
 

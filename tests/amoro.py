@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Properties
 
 from pyarctic.config import TableName
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
 from pyarctic.tables import KeyedTable
 
 _FIXTURES = Path(__file__).parent / "data" / "mixed-iceberg"

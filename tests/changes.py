@@ -15,20 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from pyarctic.iceberg import FileList, PartitionDecoder, TableView
-from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Committed, Proof, commit
-from pyarctic.iceberg.contenthash import ContentHash
-from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID
-from pyarctic.iceberg.scan import scan
-from pyarctic.iceberg.writing import (
-    DataFileWriter,
-    FileNames,
-    NewFile,
-    Target,
-    write_equality_deletes,
-    write_position_deletes,
-    write_vectors,
-)
+from pyarctic.iceberg.commit import ROW_MAP_SCHEMA, Change, Committed, Proof, commit
+from pyarctic.iceberg.commit.content_hash import ContentHash
+from pyarctic.iceberg.manifest import FileList, PartitionDecoder
+from pyarctic.iceberg.read import TableView
+from pyarctic.iceberg.read.live_rows import LAST_UPDATED, ROW_ID
+from pyarctic.iceberg.read.table_scan import scan
+from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write.parquet import DataFileWriter
 
 ORIGIN = ["_file", "_pos"]
 LINEAGE = [ROW_ID.name, LAST_UPDATED.name]

@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyarctic.iceberg import PartitionDecoder
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.keyhash import key_hashes
 from pyarctic.tables.layout import BASE_BUCKETS

@@ -30,13 +30,15 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic.iceberg import PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit
-from pyarctic.iceberg.filelist import IS_DATA
-from pyarctic.iceberg.gaps import close_gaps
-from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.manifest.file_list import IS_DATA
+from pyarctic.iceberg.read.live_rows import LAST_UPDATED, ROW_ID
 from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, write_equality_deletes
+from pyarctic.iceberg.write import NewFile, write_equality_deletes
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.tables import Table as Handle
 from tests import changes
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyiceberg.table import Table as IcebergTable
 
 import pyarctic
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.tables.changefiles import FILE_OFFSET
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.fanout import Fanout

@@ -16,10 +16,10 @@ from pyiceberg.types import IcebergType, LongType
 
 import pyarctic
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import FileNames, NewFile, Target
+from pyarctic.iceberg.write import FileNames, NewFile, Target
 from pyarctic.tables.baseload import LoadWriter, Scope
 from pyarctic.tables.changefiles import CHANGE_ACTION, FILE_OFFSET
 from pyarctic.tables.creating import TableAdvice

@@ -14,7 +14,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import ACTIVITY, SNAPSHOT_TIMES
 from pyarctic.optimizing.settings import Settings

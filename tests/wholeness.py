@@ -12,10 +12,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.iceberg import FileList
-from pyarctic.iceberg.committing import Change, ManifestRewrite
-from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES, ManifestReader
+from pyarctic.iceberg.commit import Change, ManifestRewrite
+from pyarctic.iceberg.manifest import FileList
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, POSITION_DELETES, ManifestReader
 from tests.changes import rows
 
 _ROWS = pl.col("record_count")

@@ -32,11 +32,12 @@ __all__ = ["__version__", "catalog", "create_table", "drop_table", "explain", "o
 
 def catalog(name: str, **properties: Any) -> Catalog:
     """A catalog: configured under this name, or by PyIceberg properties and known by the name in this process."""
-    from pyarctic import config, iceberg
+    from pyarctic.config import declare_catalog
+    from pyarctic.iceberg.catalog import open_catalog
 
     if properties:
-        config.declare_catalog(name, properties)
-    return iceberg.open_catalog(name)
+        declare_catalog(name, properties)
+    return open_catalog(name)
 
 
 def table(name: str) -> Table:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pyarctic.iceberg.committing import Change, ManifestRewrite, Outcome, Step, commit
+from pyarctic.iceberg.commit import Change, ManifestRewrite, Outcome, Step, commit
 from tests.faults.lab import Killed, Lab, Point, TrappedCatalog, opened
 
 

@@ -19,8 +19,8 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from pyarctic.iceberg.committing import Change, ManifestRewrite
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.commit import Change, ManifestRewrite
 from tests import changes
 from tests.faults.spoiled import WrappedOutput
 from tests.metadatafiles import edited, point, upgraded

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
-from pyarctic.iceberg.committing import Change, Committed, Conflict, ManifestRewrite, Outcome, Unknown, commit
+from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Outcome, Unknown, commit
 from tests import changes
 from tests.faults.lab import Kind, Lab, Point, content, make_change, some_rows
 from tests.wholeness import leftovers, missing, sequence_numbers_differ, untrue_totals

@@ -10,7 +10,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
 
 from pyarctic.errors import Unavailable
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from tests.faults.lab import Kind, Lab, Point, content, make_change
 from tests.wholeness import missing, on_disk
 

@@ -29,8 +29,8 @@ import pyarctic
 from pyarctic import config
 from pyarctic.config import parse_table_name
 from pyarctic.errors import Damaged, OutcomeUnknown, Unavailable
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.writing import DataFileWriter
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import Engine, LocalEngine, Options, Report, TaskOutcome, offering, optimize_table
 from pyarctic.optimizing.engines import MOST_ATTEMPTS
 from pyarctic.tables import Table as Handle

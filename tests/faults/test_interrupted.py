@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.config import parse_table_name
-from pyarctic.iceberg.committing import references
+from pyarctic.iceberg.commit import references
 from pyarctic.optimizing import Options, TaskResult, commits, keyedcommits, offering, optimize_table
 from pyarctic.optimizing.commits import Committer
 from pyarctic.optimizing.keyedcommits import KeyedCommitter

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, commit
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from tests.faults.killed import die, points_of
 from tests.faults.lab import Content, Kind, Lab, Point, content, make_change
 from tests.wholeness import leftovers, missing, on_disk, sequence_numbers_differ, untrue_totals

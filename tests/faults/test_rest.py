@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Change, Committed, Conflict, ManifestRewrite, Unknown, commit
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Unknown, commit
 from tests import changes
 from tests.faults.lab import QUICK, SCHEMA, SPEC, Kind, content, make_change, some_rows
 from tests.services.faulty import Fault, FaultyProxy, delayed, lost, refused, repeated, reset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg.write import NewFile
 from tests.oracle.sharedtable import SharedTable
 
 

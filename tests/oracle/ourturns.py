@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import DeleteMatches, FileList, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, ManifestRewrite, Rejected
-from pyarctic.iceberg.deletefiles import read_position_deletes
-from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA, IS_VECTOR
+from pyarctic.iceberg.commit import Change, ManifestRewrite, Rejected
+from pyarctic.iceberg.delete import DeleteMatches, match_deletes
+from pyarctic.iceberg.delete.delete_files import read_position_deletes
+from pyarctic.iceberg.delete.deletion_vectors import read_vector
+from pyarctic.iceberg.manifest import FileList, PartitionDecoder
+from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY, IS_DATA, IS_VECTOR
 from pyarctic.iceberg.storage import opened
-from pyarctic.iceberg.vectors import read_vector
-from pyarctic.iceberg.writing import NewFile, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write import NewFile, write_equality_deletes, write_position_deletes, write_vectors
 from tests import changes
 from tests.oracle.sharedtable import COLUMNS, Row, Rows, SharedTable, arrow, has_row_ids
 

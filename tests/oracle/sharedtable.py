@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
 from tests import changes
 from tests.oracle.session import Oracle
 

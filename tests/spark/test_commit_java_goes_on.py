@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Rejected, commit
-from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifests import DELETES_MANIFEST, ManifestReader, ManifestRef
-from pyarctic.iceberg.writing import write_equality_deletes
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Rejected, commit
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader, ManifestRef
+from pyarctic.iceberg.write import write_equality_deletes
 from tests import changes
 from tests.oracle.javaturns import JavaTurns
 from tests.oracle.session import Oracle

@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Committed, Rejected, commit
+from pyarctic.iceberg.commit import Committed, Rejected, commit
 from tests.oracle.javaturns import JavaTurns
 from tests.oracle.ourturns import OurTurns, Turn, assert_rejected_rightly
 from tests.oracle.session import Oracle

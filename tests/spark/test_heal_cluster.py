@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
 from pyarctic.spark import java
 from tests import changes
 from tests.faults import spoiled

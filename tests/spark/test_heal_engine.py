@@ -19,7 +19,7 @@ import pyarctic
 import pyarctic.spark
 from pyarctic import config
 from pyarctic.errors import Damaged
-from pyarctic.iceberg import FILE_SCHEMA
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing import Job, Plan, Progress, Task, TaskFailure, TaskOutcome
 from pyarctic.spark import SparkEngine
 from pyarctic.spark.engine import task_function

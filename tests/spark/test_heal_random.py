@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Committed, commit
+from pyarctic.iceberg.commit import Committed, commit
 from pyarctic.optimizing import KindChoice, Options, optimize_table
 from tests import changes
 from tests.healing import InProcessEngine, Onlooker

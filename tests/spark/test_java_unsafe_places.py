@@ -14,10 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from pyarctic.iceberg import PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, commit
-from pyarctic.iceberg.filelist import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.writing import write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.commit import Change, Committed, commit
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.write import write_equality_deletes, write_position_deletes, write_vectors
 from tests import changes
 from tests.oracle.javacommits import java_data_file, java_position_deletes, planned_by_java
 from tests.oracle.ourturns import converted

@@ -21,9 +21,10 @@ from pyiceberg.types import BinaryType, FixedType, LongType, NestedField, String
 import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.writing import NewFile, file_schema
-from pyarctic.iceberg.writing.metrics import parquet_metrics
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.write import NewFile
+from pyarctic.iceberg.write.parquet import file_schema
+from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 from pyarctic.spark.reading import OWN_READER
 from tests.oracle.compare import share_catalog
 from tests.oracle.java_writes import FileFormat, equality_delete, position_delete

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyarctic.iceberg.writing import DataFileWriter, FileNames, Target
-from pyarctic.iceberg.writing.rowgroups import ParquetSource, RowGroupWriter
+from pyarctic.iceberg.write import FileNames, Target
+from pyarctic.iceberg.write.parquet import DataFileWriter
+from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
 from tests.oracle.compare import assert_same_rows, multiset
 from tests.oracle.session import Oracle
 

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic import config
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
 from tests.faults.test_heal_faults import wait_until
 from tests.oracle.session import Oracle

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyarctic.iceberg.writing import DataFileWriter, FileNames, Target
+from pyarctic.iceberg.write import FileNames, Target
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from tests.oracle.compare import arctic_table, assert_same_rows, multiset
 from tests.oracle.session import Oracle
 

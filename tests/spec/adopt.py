@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg.write import NewFile
 from tests.spec.table import SpecFile
 
 

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import SparkSession
 
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
 from tests import changes
 from tests.processes import Process, running
 from tests.stress.arena import Arena, expected, partition_of

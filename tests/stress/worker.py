@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.committing import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown, commit
-from pyarctic.iceberg.gaps import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown, commit
 from pyarctic.iceberg.storage import remove_quietly
 from tests import changes
 from tests.stress.arena import RANGE, Arena, may_be_deleted, partition_of, rows_of

@@ -24,7 +24,7 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
       arctic catalog ls
     """
     from pyarctic.config import catalog_properties, masked, origin_of
-    from pyarctic.iceberg import catalog_names
+    from pyarctic.iceberg.catalog import catalog_names
 
     rows = []
     for name in catalog_names():
@@ -57,7 +57,7 @@ def check(
     Example:
       arctic catalog check demo
     """
-    from pyarctic.iceberg import catalog_names
+    from pyarctic.iceberg.catalog import catalog_names
 
     found: list[Check] = []
     for each in [name] if name is not None else catalog_names():

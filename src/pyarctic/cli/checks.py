@@ -126,7 +126,7 @@ def check_config() -> Check:
 
 
 def check_catalogs() -> Iterator[Check]:
-    from pyarctic.iceberg import catalog_names
+    from pyarctic.iceberg.catalog import catalog_names
 
     names = catalog_names()
     if not names:
@@ -143,7 +143,7 @@ def check_catalog(name: str) -> Check:
     answer: list[Check] = []
 
     def ask() -> None:
-        from pyarctic.iceberg import open_catalog, reaching
+        from pyarctic.iceberg.catalog import open_catalog, reaching
 
         try:
             catalog = open_catalog(name)

@@ -118,7 +118,7 @@ def ls(
     Example:
       arctic table ls 'demo.*.orders*'
     """
-    from pyarctic.iceberg import catalog_names
+    from pyarctic.iceberg.catalog import catalog_names
     from pyarctic.tables import list_tables
 
     with working("asking the catalogs"):

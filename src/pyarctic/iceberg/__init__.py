@@ -1,4 +1,4 @@
-"""What PyIceberg lacks: a table's file list as a frame, the rules of deletes, and a reader that applies all of them.
+"""What PyIceberg lacks: file lists as frames, delete files, scans, writers and commits for Iceberg tables.
 
 Knows Iceberg's formats (metadata through PyIceberg, manifests, delete files, deletion vectors) and nothing of keyed
 tables, optimizing or services. Works on any catalog and storage that PyIceberg opens.
@@ -6,58 +6,36 @@ tables, optimizing or services. Works on any catalog and storage that PyIceberg 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.catalogs import catalog_names, load_table, open_catalog, reaching
-    from pyarctic.iceberg.deletes import DeleteMatches, match_deletes
-    from pyarctic.iceberg.filelist import CONTENT_KIND, FileList, changed_files, snapshot_by_id
-    from pyarctic.iceberg.manifests import FILE_SCHEMA
-    from pyarctic.iceberg.partitions import PartitionDecoder
-    from pyarctic.iceberg.reading import METADATA_COLUMNS, TableView
-    from pyarctic.iceberg.scan import Scan
+    from pyarctic.iceberg.storage import opened, read_bytes, remove_quietly, written_whole
+    from pyarctic.iceberg.transforms import apply_transform, internal_type, partition_values, source_column
+    from pyarctic.iceberg.wire import file_from_json, file_to_json, frame_from_bytes, frame_to_bytes, trimmed
 
 __all__ = [
-    "CONTENT_KIND",
-    "FILE_SCHEMA",
-    "METADATA_COLUMNS",
-    "DeleteMatches",
-    "FileList",
-    "PartitionDecoder",
-    "Scan",
-    "TableView",
-    "catalog_names",
-    "changed_files",
-    "load_table",
-    "match_deletes",
-    "open_catalog",
-    "reaching",
-    "snapshot_by_id",
+    "apply_transform",
+    "file_from_json",
+    "file_to_json",
+    "frame_from_bytes",
+    "frame_to_bytes",
+    "internal_type",
+    "opened",
+    "partition_values",
+    "read_bytes",
+    "remove_quietly",
+    "source_column",
+    "trimmed",
+    "written_whole",
 ]
 
-# Loaded when asked for: a worker process needs a few of them and is started often.
-_PLACES = {
-    "CONTENT_KIND": "filelist",
-    "DeleteMatches": "deletes",
-    "FILE_SCHEMA": "manifests",
-    "FileList": "filelist",
-    "METADATA_COLUMNS": "reading",
-    "PartitionDecoder": "partitions",
-    "Scan": "scan",
-    "TableView": "reading",
-    "catalog_names": "catalogs",
-    "changed_files": "filelist",
-    "load_table": "catalogs",
-    "match_deletes": "deletes",
-    "open_catalog": "catalogs",
-    "reaching": "catalogs",
-    "snapshot_by_id": "filelist",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "storage": ("opened", "read_bytes", "remove_quietly", "written_whole"),
+        "transforms": ("apply_transform", "internal_type", "partition_values", "source_column"),
+        "wire": ("file_from_json", "file_to_json", "frame_from_bytes", "frame_to_bytes", "trimmed"),
+    },
+)

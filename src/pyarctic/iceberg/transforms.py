@@ -37,8 +37,8 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.partitions import INTEGRAL
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.manifest.partition_keys import INTEGRAL
+from pyarctic.iceberg.read.projection import arrow_type
 
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]

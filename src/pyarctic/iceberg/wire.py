@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.writing.newfile import Metrics, NewFile
+from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
+from pyarctic.iceberg.write.new_file import Metrics, NewFile
 
 
 def trimmed(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda _: True) -> TableMetadata:

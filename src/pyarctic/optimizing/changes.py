@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from pyarctic.iceberg import FileList
-from pyarctic.iceberg.deletes import PARTITION_KEY
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.delete import PARTITION_KEY
+from pyarctic.iceberg.manifest import IS_DATA, FileList
 from pyarctic.optimizing.history import MOMENT, snapshot_times
 from pyarctic.optimizing.settings import Settings
 from pyarctic.tables import KeyedTable, layout

@@ -9,11 +9,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from pyarctic.errors import ArcticError
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Proof, Rejected
-from pyarctic.iceberg.deletes import PARTITION_KEY
-from pyarctic.iceberg.filelist import FILE_IDENTITY
-from pyarctic.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES
+from pyarctic.iceberg.commit import Change, Committed, Proof, Rejected
+from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
+from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY, FILE_SCHEMA, POSITION_DELETES, PartitionDecoder
 from pyarctic.optimizing.history import CADENCE_EVENTS, STATEMENTS, WRITERS_WINDOW, recent_statements, writers_activity
 from pyarctic.optimizing.offering import Done, Offering
 from pyarctic.optimizing.plan import Plan

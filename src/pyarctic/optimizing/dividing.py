@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.optimizing.evaluate import Observation
 from pyarctic.optimizing.overlaps import NO_SET, settled
 from pyarctic.optimizing.reach import low_column

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyiceberg.io import FileIO
 
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.optimizing.tasks import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.iceberg.deletes import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
+from pyarctic.iceberg.delete import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
 from pyarctic.optimizing.changes import Changes
 from pyarctic.optimizing.overlaps import with_overlaps
 from pyarctic.optimizing.rules import CAUSES, RULES, SHAPE

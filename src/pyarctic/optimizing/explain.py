@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pyarctic.config.properties import unknown_properties
-from pyarctic.iceberg import PartitionDecoder
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.explaintree import TreeRow, keyed_notes, tree_rows
 from pyarctic.optimizing.plan import Plan, expected_files
 from pyarctic.optimizing.report import Health

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from pyarctic.iceberg import PartitionDecoder
-from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.delete import PARTITION_KEY
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.plan import Plan, awaiting
 from pyarctic.tables.tree import Node
 from pyarctic.units import format_bytes, format_count

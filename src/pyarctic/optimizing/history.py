@@ -13,7 +13,7 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from pyarctic.iceberg.manifests import ManifestReader
+from pyarctic.iceberg.manifest import ManifestReader
 
 PROCESS = "arctic.process-id"
 """In the summary of every snapshot that optimizing makes."""

@@ -15,10 +15,9 @@ from functools import cached_property
 import polars as pl
 
 from pyarctic.errors import Unavailable
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Rejected
-from pyarctic.iceberg.deletes import PARTITION_KEY
-from pyarctic.iceberg.filelist import FILE_IDENTITY, IS_DATA
+from pyarctic.iceberg.commit import Change, Committed, Rejected
+from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
+from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, PartitionDecoder
 from pyarctic.optimizing.offering import Done, Offering, was_taken_back
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import KINDS, Task

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.delete import PARTITION_KEY
+from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.optimizing.changes import Changes
 from pyarctic.optimizing.evaluate import TOO_LARGE, Observation
 from pyarctic.optimizing.settings import Settings

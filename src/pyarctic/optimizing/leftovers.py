@@ -8,7 +8,7 @@ from itertools import count
 
 from pyiceberg.io import FileIO
 
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing.kernel.inputs import Attempt, Bench
 from pyarctic.optimizing.kernel.rowmap import ROW_MAP_SUFFIX
 from pyarctic.optimizing.tasks import Job, Task

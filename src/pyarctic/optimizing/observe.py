@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import polars as pl
 
 from pyarctic.errors import Conflict, Unsupported, about
-from pyarctic.iceberg import PartitionDecoder, match_deletes
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.changes import look_at_changes
 from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
 from pyarctic.optimizing.history import ACTIVITY, WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity

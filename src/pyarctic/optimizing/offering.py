@@ -13,18 +13,9 @@ from typing import Self
 import polars as pl
 
 from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
-from pyarctic.iceberg import FILE_SCHEMA
-from pyarctic.iceberg.committing import (
-    Change,
-    Committed,
-    Conflict,
-    Outcome,
-    Proof,
-    Rejected,
-    Unknown,
-    referenced_files,
-)
-from pyarctic.iceberg.storage import read_bytes, remove_quietly
+from pyarctic.iceberg import read_bytes, remove_quietly
+from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown, referenced_files
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import Task, TaskResult

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from pyarctic.iceberg.deletes import PARTITION_KEY
+from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.optimizing.depth import Boxes, Integers, Mask, connected, deep, deep_at_most, depths
 from pyarctic.optimizing.reach import IS_BOUNDED, high_column, low_column
 

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 from pyiceberg.transforms import VoidTransform
 
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.deletes import GLOBAL_EQUALITY, PARTITION_KEY
+from pyarctic.iceberg.delete import GLOBAL_EQUALITY, PARTITION_KEY
+from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.optimizing.dividing import TASK_KEY, divided
 from pyarctic.optimizing.evaluate import Evaluation, Observation
 from pyarctic.optimizing.keyedplan import KeyedPlan, keyed_plan

@@ -22,8 +22,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from pyarctic.iceberg.partitions import INTEGRAL
-from pyarctic.iceberg.transforms import internal_type
+from pyarctic.iceberg import internal_type
+from pyarctic.iceberg.manifest import INTEGRAL
 
 Ranks = npt.NDArray[np.uint64]
 NULL = np.uint64(0)

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BooleanType, DecimalType, DoubleType, FloatType, IcebergType, StringType
 
-from pyarctic.iceberg.partitions import INTEGRAL
-from pyarctic.iceberg.projection import arrow_type
-from pyarctic.iceberg.pruning import bound_from_bytes
-from pyarctic.iceberg.transforms import apply_transform, internal_type
+from pyarctic.iceberg import apply_transform, internal_type
+from pyarctic.iceberg.manifest import INTEGRAL
+from pyarctic.iceberg.predicate import bound_from_bytes
+from pyarctic.iceberg.read import arrow_type
 from pyarctic.optimizing.ranks import LEAST, NAN, NULL, NULL_LAST, TEXTS, Ranks, ranks
 from pyarctic.optimizing.sorting import Dimension, Order
 

@@ -14,12 +14,9 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadataV1
 
 from pyarctic.errors import UsageError, about
-from pyarctic.iceberg import FILE_SCHEMA, conditions
-from pyarctic.iceberg.filelist import IS_VECTOR
-from pyarctic.iceberg.manifests import EQUALITY_DELETES
-from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.pruning import prune_partitions
-from pyarctic.iceberg.writing.newfile import random_id
+from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
+from pyarctic.iceberg.predicate import parse_condition, prune_partitions, with_optional_parents
+from pyarctic.iceberg.write import random_id
 from pyarctic.optimizing.commits import Committer
 from pyarctic.optimizing.engines import Engine
 from pyarctic.optimizing.evaluate import Evaluation
@@ -87,8 +84,8 @@ def _partitions_of(evaluation: Evaluation, where: str) -> pl.DataFrame:
     """The partitions that may hold rows for which a condition holds."""
     metadata = evaluation.observation.metadata
     schema = metadata.schema()
-    condition = conditions.understood(schema, where)
-    return prune_partitions(evaluation.partitions, metadata, conditions.with_null_parents(schema), condition).select(
+    condition = parse_condition(schema, where)
+    return prune_partitions(evaluation.partitions, metadata, with_optional_parents(schema), condition).select(
         "spec_id", "partition"
     )
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Self
 
 from pyarctic.config import properties as registry
-from pyarctic.iceberg.writing.properties import positive_property
+from pyarctic.iceberg.write import positive_property
 
 _TASK_TARGETS = 4
 """A task of a few target sizes divides its rows evenly, whatever they shrink to."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.iceberg import FILE_SCHEMA
-from pyarctic.iceberg.deletes import FILE_SCOPED, DeleteMatches
-from pyarctic.iceberg.deletes import KINDS as DELETE_KINDS
+from pyarctic.iceberg.delete import FILE_SCOPED, DeleteMatches
+from pyarctic.iceberg.delete import KINDS as DELETE_KINDS
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.tasks import Kind
 
 COPY_LEAST_ROWS: dict[Kind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}

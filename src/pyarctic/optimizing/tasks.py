@@ -12,10 +12,9 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pyarctic.errors import ArcticError
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.filelist import IS_DATA
-from pyarctic.iceberg.wire import file_from_json, file_to_json, trimmed
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg import file_from_json, file_to_json, trimmed
+from pyarctic.iceberg.manifest import FILE_SCHEMA, IS_DATA, PartitionDecoder
+from pyarctic.iceberg.write import NewFile
 
 Kind = Literal["minor", "major", "full"]
 KINDS: tuple[Kind, ...] = ("minor", "major", "full")

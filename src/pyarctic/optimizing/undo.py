@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from pyarctic.errors import NotFound, Rejected, about
-from pyarctic.iceberg import snapshot_by_id
+from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.optimizing.history import PROCESS, is_ours
 from pyarctic.optimizing.observe import check_kind
 from pyarctic.tables import KeyedTable, Table

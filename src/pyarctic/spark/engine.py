@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyarctic._version import __version__
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.optimizing.engines import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage
 from pyarctic.optimizing.leftovers import remove_attempt

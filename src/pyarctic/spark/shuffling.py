@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing import Job, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.optimizing.engines import Storage
 from pyarctic.optimizing.kernel import Bench

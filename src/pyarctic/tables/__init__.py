@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.committing import Once
+    from pyarctic.iceberg.commit import Once
     from pyarctic.tables.columns import schema_of
     from pyarctic.tables.creating import TableAdvice
     from pyarctic.tables.handle import Table
@@ -38,7 +38,7 @@ __all__ = [
 _PLACES = {
     "InputFile": "pyarctic.tables.inputfiles",
     "KeyedTable": "pyarctic.tables.keyed",
-    "Once": "pyarctic.iceberg.committing",
+    "Once": "pyarctic.iceberg.commit",
     "Table": "pyarctic.tables.handle",
     "TableAdvice": "pyarctic.tables.creating",
     "create_table": "pyarctic.tables.opening",

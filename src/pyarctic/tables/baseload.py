@@ -22,14 +22,12 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 from pyarctic.errors import Unsupported, UsageError
-from pyarctic.iceberg import FileList, PartitionDecoder, TableView, conditions
-from pyarctic.iceberg.datafiles import read_pieces
-from pyarctic.iceberg.deletefiles import KeyColumns
-from pyarctic.iceberg.keyindex import hash_rows
-from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.vectors import Positions
-from pyarctic.iceberg.writing import NewFile, write_position_deletes
+from pyarctic.iceberg import partition_values, remove_quietly
+from pyarctic.iceberg.delete import KeyColumns, Positions, hash_rows
+from pyarctic.iceberg.manifest import FileList, PartitionDecoder
+from pyarctic.iceberg.predicate import bind_condition, parse_condition
+from pyarctic.iceberg.read import TableView, read_pieces
+from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.tables import layout
 from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
@@ -93,7 +91,7 @@ def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExp
         return Scope(replace="table" if replace == "table" else "partitions")
     if replace != "table":
         raise UsageError("an overwrite replaces touched partitions or those of a condition, not both")
-    return Scope(condition=conditions.bound(metadata.schema(), conditions.understood(metadata.schema(), where)))
+    return Scope(condition=bind_condition(metadata.schema(), parse_condition(metadata.schema(), where)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,9 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.types import LongType, NestedField, StringType
 
-from pyarctic.iceberg import PartitionDecoder, TableView, match_deletes
-from pyarctic.iceberg.datafiles import Piece
-from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
-from pyarctic.iceberg.projection import Projection
-from pyarctic.iceberg.reading import METADATA_COLUMNS, ReadFile, Reading
+from pyarctic.iceberg.delete import EqualityDeletes, PositionDeletes, match_deletes
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import METADATA_COLUMNS, Piece, Projection, ReadFile, Reading, TableView
 from pyarctic.tables.lastwords import Marks
 
 TRANSACTION_ID = NestedField(2147482646, "_transaction_id", LongType(), required=False)

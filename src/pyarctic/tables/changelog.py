@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.reading import Reading
+from pyarctic.iceberg.read import Reading, arrow_schema
 from pyarctic.tables.changefiles import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,

@@ -11,11 +11,8 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import about
-from pyarctic.iceberg import TableView, conditions
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.pruning import prune_partitions
-from pyarctic.iceberg.reading import Reading
-from pyarctic.iceberg.scan import Asked, wanted_fields
+from pyarctic.iceberg.predicate import ALWAYS_TRUE, parse_condition, prune_partitions, with_optional_parents
+from pyarctic.iceberg.read import Asked, Reading, TableView, arrow_schema, wanted_fields
 from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
 from pyarctic.tables.mergedscan import StoreState
 from pyarctic.tables.storefiles import with_changes
@@ -37,7 +34,7 @@ class ChangeScan:
         self.table_schema = schema
         self._schema = told
         self.wanted = wanted_fields(told, columns, extra=ALL_COLUMNS)
-        self.condition = conditions.understood(told, where)
+        self.condition = parse_condition(told, where)
 
     @property
     def view(self) -> TableView:
@@ -76,8 +73,8 @@ class ChangeScan:
         """The files whose partitions fit the condition."""
         view = self._state.view
         files = self._state.files.frame()
-        if self.condition != conditions.ALL:
-            files = prune_partitions(files, view.metadata, conditions.with_null_parents(self._schema), self.condition)
+        if self.condition != ALWAYS_TRUE:
+            files = prune_partitions(files, view.metadata, with_optional_parents(self._schema), self.condition)
         return files
 
     @cached_property

@@ -17,11 +17,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from pyarctic.errors import NotFound, Rejected, UsageError, about
-from pyarctic.iceberg import TableView, conditions, snapshot_by_id
-from pyarctic.iceberg.manifests import FILE_SCHEMA
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.scan import Scan, wanted_fields
-from pyarctic.iceberg.wire import frame_from_bytes, frame_to_bytes
+from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
+from pyarctic.iceberg.manifest import FILE_SCHEMA, snapshot_by_id
+from pyarctic.iceberg.predicate import ALWAYS_TRUE
+from pyarctic.iceberg.read import Scan, TableView, arrow_schema, wanted_fields
 from pyarctic.tables.changefiles import CHANGE_ACTION, CHANGE_COLUMNS, FILE_OFFSET, INSERT, TRANSACTION_ID, change_reading
 from pyarctic.tables.changelog import ChangeLog
 from pyarctic.tables.division import Portion, Portions, Sizes, divided
@@ -179,7 +178,7 @@ class ChangeStream:
         table, schema = self._table, self._table.schema
         own = tuple(field for field in self._fields if field.name not in CHANGE_COLUMNS) or schema.fields[:1]
         # By the names of now, whatever the columns were called when it was written.
-        return Scan(table.view, snapshot, schema, own, conditions.ALL, table._file_list(snapshot))
+        return Scan(table.view, snapshot, schema, own, ALWAYS_TRUE, table._file_list(snapshot))
 
     def _base_files(self, at: Position) -> pl.DataFrame:
         scan = self._base_scan(at)

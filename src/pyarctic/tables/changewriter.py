@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg import TableView
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg.read import TableView
+from pyarctic.iceberg.write import NewFile
 from pyarctic.tables import layout
 from pyarctic.tables.changefiles import (
     ACTIONS,

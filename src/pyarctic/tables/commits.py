@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyarctic import errors
-from pyarctic.iceberg.committing import Committed, Conflict, Outcome, Rejected, Unknown, referenced_files
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
+from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown, referenced_files
 
 if TYPE_CHECKING:
     from pyarctic.tables.handle import Table

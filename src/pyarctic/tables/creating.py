@@ -19,8 +19,8 @@ from pyiceberg.types import NestedField
 
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, Rejected, UsageError, about
-from pyarctic.iceberg import reaching
-from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg import remove_quietly
+from pyarctic.iceberg.catalog import reaching
 from pyarctic.tables import layout
 from pyarctic.tables.changefiles import CHANGE_COLUMNS
 from pyarctic.tables.keyhash import check_key_type

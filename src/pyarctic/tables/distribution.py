@@ -19,11 +19,9 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg import TableView
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.wire import file_to_json
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg import file_to_json, partition_values
+from pyarctic.iceberg.read import TableView, arrow_schema
+from pyarctic.iceberg.write import NewFile
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import LoadWriter
 from pyarctic.tables.changefiles import CHANGE_ACTION, UPDATE_AFTER, UPDATE_BEFORE

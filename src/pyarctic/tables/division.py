@@ -20,14 +20,12 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 
 from pyarctic.errors import Unsupported, about
-from pyarctic.iceberg import DeleteMatches, FileList, TableView, conditions
-from pyarctic.iceberg.filelist import FILE_IDENTITY
-from pyarctic.iceberg.manifests import FILE_SCHEMA
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.scan import Scan
-from pyarctic.iceberg.sqltext import is_known, sql_condition
-from pyarctic.iceberg.wire import frame_from_bytes, frame_to_bytes
-from pyarctic.iceberg.writing import file_schema
+from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
+from pyarctic.iceberg.delete import DeleteMatches
+from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, FileList
+from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_known, sql_condition
+from pyarctic.iceberg.read import Scan, TableView, arrow_schema
+from pyarctic.iceberg.write.parquet import file_schema
 from pyarctic.tables.changescan import ChangeScan
 from pyarctic.tables.mergedplan import Group
 from pyarctic.tables.mergedscan import MergedScan, StoreState
@@ -132,8 +130,8 @@ class _Plain:
         allowed: bool,
     ) -> _Plain:
         fields, text = wanted, None
-        if condition != conditions.ALL:
-            bound = conditions.bound(schema, condition)
+        if condition != ALWAYS_TRUE:
+            bound = bind_condition(schema, condition)
             asked = extract_field_ids(bound)
             have = {field.field_id for field in wanted}
             fields += tuple(f for f in schema.fields if f.field_id not in have and asked & set(Schema(f).field_ids))
@@ -146,7 +144,7 @@ class _Plain:
             and all(f.initial_default is None for f in index_by_id(Schema(*fields)).values())
             and not view.metadata.name_mapping()
         )
-        if possible and condition != conditions.ALL:
+        if possible and condition != ALWAYS_TRUE:
             text = sql_condition(schema, bound)
         name = pl.col("file_path").str.split("/").list.last()
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")

@@ -12,11 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import TableView
-from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
-from pyarctic.iceberg.writing.parquet import worthy_dictionaries
-from pyarctic.iceberg.writing.properties import positive_property
+from pyarctic.iceberg import partition_values
+from pyarctic.iceberg.read import TableView
+from pyarctic.iceberg.write import NewFile, Rolling, Target, positive_property
+from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema, worthy_dictionaries
 from pyarctic.tables import layout
 from pyarctic.tables.keyhash import key_hashes
 from pyarctic.tables.storefiles import FileKind, Place, StoreFileNames, StorePaths, StoreTarget

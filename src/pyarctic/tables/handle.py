@@ -20,18 +20,10 @@ from pyiceberg.types import IcebergType
 from pyarctic.config import TableName
 from pyarctic.config.properties import check_properties
 from pyarctic.errors import Conflict, Rejected, Unavailable, UsageError, about
-from pyarctic.iceberg import (
-    CONTENT_KIND,
-    FileList,
-    PartitionDecoder,
-    TableView,
-    reaching,
-    snapshot_by_id,
-)
-from pyarctic.iceberg.committing import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
-from pyarctic.iceberg.manifests import ManifestReader
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.scan import scan
+from pyarctic.iceberg.catalog import reaching
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
+from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, PartitionDecoder, snapshot_by_id
+from pyarctic.iceberg.read import TableView, arrow_schema, scan
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.commits import ManifestReport, accepted, remove_outputs
@@ -124,7 +116,7 @@ class Table:
 
     @property
     def view(self) -> TableView:
-        """Metadata and storage as of now: what the writers of `pyarctic.iceberg.writing` need."""
+        """Metadata and storage as of now: what the writers of `pyarctic.iceberg.write` need."""
         return TableView(name=self.name, metadata=self._loaded.metadata, io=self._loaded.io)
 
     @property

@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 
 from pyarctic.errors import NotFound, UsageError
-from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.read import arrow_schema
 from pyarctic.tables.rows import BATCH_ROWS
 
 _BLOCK_BYTES = 8 << 20

@@ -12,10 +12,8 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
 
-from pyarctic.iceberg.datafiles import Piece
-from pyarctic.iceberg.deletefiles import KeyColumns, Mask
-from pyarctic.iceberg.reading import ReadFile, Reading, newest_first
-from pyarctic.iceberg.vectors import Positions
+from pyarctic.iceberg.delete import KeyColumns, Mask, Positions
+from pyarctic.iceberg.read import Piece, ReadFile, Reading, newest_first
 from pyarctic.tables import layout
 from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
 from pyarctic.tables.keyhash import key_hashes

@@ -13,7 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
 from pyarctic.errors import NotFound, UsageError, about
-from pyarctic.iceberg import reaching, snapshot_by_id
+from pyarctic.iceberg.catalog import reaching
+from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.tables import layout
 from pyarctic.tables.baseload import checked_scope
 from pyarctic.tables.changefiles import change_reading

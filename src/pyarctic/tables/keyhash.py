@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.read import arrow_type
 from pyarctic.tables.tree import Hashes
 
 Words = npt.NDArray[np.uint32]

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pyarctic.config import spill_dir
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.keyindex import Codes, KeyIndex, Mask, codes_of, is_its_own_code
+from pyarctic.iceberg.delete import Codes, KeyIndex, Mask, codes_of, is_its_own_code
 
 Marks = npt.NDArray[np.int64]
 OFFSET_BITS = 41

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from pyarctic.iceberg import catalog_names, open_catalog, reaching
+from pyarctic.iceberg.catalog import catalog_names, open_catalog, reaching
 from pyarctic.tables import layout
 
 

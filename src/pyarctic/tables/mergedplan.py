@@ -14,8 +14,8 @@ import polars as pl
 from pyiceberg.io import FileIO
 from pyiceberg.types import LongType, NestedField
 
-from pyarctic.iceberg.filelist import FileList
-from pyarctic.iceberg.pruning import bound_from_bytes
+from pyarctic.iceberg.manifest import FileList
+from pyarctic.iceberg.predicate import bound_from_bytes
 from pyarctic.tables.storefiles import StorePaths
 from pyarctic.tables.tree import disjoint_roots, root_above
 

@@ -20,13 +20,17 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Unsupported, about
-from pyarctic.iceberg import DeleteMatches, FileList, PartitionDecoder, TableView, conditions, match_deletes
-from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
-from pyarctic.iceberg.manifests import EQUALITY_DELETES
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.pruning import prune_by_metrics, prune_partitions
-from pyarctic.iceberg.reading import ReadFile, Reading, newest_first
-from pyarctic.iceberg.scan import Asked, wanted_fields
+from pyarctic.iceberg.delete import DeleteMatches, EqualityDeletes, PositionDeletes, match_deletes
+from pyarctic.iceberg.manifest import EQUALITY_DELETES, FileList, PartitionDecoder
+from pyarctic.iceberg.predicate import (
+    ALWAYS_TRUE,
+    bind_condition,
+    parse_condition,
+    prune_by_metrics,
+    prune_partitions,
+    with_optional_parents,
+)
+from pyarctic.iceberg.read import Asked, ReadFile, Reading, TableView, arrow_schema, newest_first, wanted_fields
 from pyarctic.tables.changefiles import ChangeFile
 from pyarctic.tables.judging import BaseFile, InsertFile, Judged, PrimaryKey, judge
 from pyarctic.tables.lastwords import Words
@@ -63,12 +67,12 @@ class MergedScan:
         self._base, self._change = base, change
         self.table_schema = schema
         self.wanted = wanted_fields(schema, columns, extra={})
-        self.condition = conditions.understood(schema, where)
+        self.condition = parse_condition(schema, where)
         self.memory_bytes = memory_bytes
         self._key = PrimaryKey.of(base.view.metadata, base.view.name)
 
     def __repr__(self) -> str:
-        where = "" if self.condition == conditions.ALL else f" where {self.condition}"
+        where = "" if self.condition == ALWAYS_TRUE else f" where {self.condition}"
         return f"<MergedScan of {self._base.view.name}: {', '.join(field.name for field in self.wanted)}{where}>"
 
     @property
@@ -140,8 +144,8 @@ class MergedScan:
 
     def _change_files(self) -> pl.DataFrame:
         data = self._change_store.all.numbered()
-        if self.condition != conditions.ALL and data.height:
-            schema = conditions.with_null_parents(self.table_schema)
+        if self.condition != ALWAYS_TRUE and data.height:
+            schema = with_optional_parents(self.table_schema)
             data = prune_partitions(data, self._change.view.metadata, schema, self.condition)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
@@ -150,11 +154,11 @@ class MergedScan:
 
     def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
         """`wanted`: whether a file may hold rows that fit the condition."""
-        if self.condition == conditions.ALL or data.is_empty():
+        if self.condition == ALWAYS_TRUE or data.is_empty():
             return data.with_columns(wanted=pl.lit(value=True))
-        schema = conditions.with_null_parents(self.table_schema)
+        schema = with_optional_parents(self.table_schema)
         kept = prune_partitions(data, state.view.metadata, schema, self.condition)
-        bound = conditions.bound(schema, self.condition)
+        bound = bind_condition(schema, self.condition)
         kept = prune_by_metrics(kept, state.files, state.view.io, schema, bound)
         return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
 

@@ -18,8 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg.writing import Blob, write_statistics
-from pyarctic.iceberg.writing.puffin import read_blob
+from pyarctic.iceberg.write import Blob, read_blob, write_statistics
 
 _SEQUENCE, _TIME = "optimized-sequence", "base-optimized-time"
 SUMMARY = {f"{_SEQUENCE}.exist": "true", f"{_TIME}.exist": "true"}

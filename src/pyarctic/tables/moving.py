@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from pyarctic.iceberg.partitions import PartitionDecoder
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.tables.fanout import Fanout
 from pyarctic.tables.rows import fitted
 

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyarctic.config import parse_table_name
 from pyarctic.config.properties import check_properties
 from pyarctic.errors import Damaged, NotFound, UsageError
-from pyarctic.iceberg import load_table, open_catalog, reaching
+from pyarctic.iceberg.catalog import load_table, open_catalog, reaching
 from pyarctic.tables import layout
 from pyarctic.tables.creating import create_stores, drop_stores
 from pyarctic.tables.handle import Table

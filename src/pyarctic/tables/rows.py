@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.projection import arrow_schema
+from pyarctic.iceberg.read import arrow_schema
 
 BATCH_ROWS = 256 << 10
 

@@ -20,9 +20,8 @@ import polars as pl
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeType, UUIDType
 
-from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.writing import FileNames, Target
-from pyarctic.iceberg.writing.newfile import random_id
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.write import FileNames, Target, random_id
 from pyarctic.tables.tree import ROOT
 
 Store = Literal["base", "change"]

@@ -10,7 +10,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import NotFound, UsageError
-from pyarctic.iceberg import snapshot_by_id
+from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.tables.describe import instant
 
 

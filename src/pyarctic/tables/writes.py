@@ -14,13 +14,12 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unavailable, Unsupported, UsageError
-from pyarctic.iceberg import PartitionDecoder, TableView
-from pyarctic.iceberg.committing import Change, Once
-from pyarctic.iceberg.keyindex import KeyIndex, codes_of
-from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.wire import file_from_json
-from pyarctic.iceberg.writing import NewFile
-from pyarctic.iceberg.writing.newfile import random_id
+from pyarctic.iceberg import file_from_json, remove_quietly
+from pyarctic.iceberg.commit import Change, Once
+from pyarctic.iceberg.delete import KeyIndex, codes_of
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import TableView
+from pyarctic.iceberg.write import NewFile, random_id
 from pyarctic.tables.baseload import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
 from pyarctic.tables.changewriter import ChangeMode, ChangeWriter
 from pyarctic.tables.commits import remove_outputs

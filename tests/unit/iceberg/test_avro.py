@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.avro import AvroContainer, flatten, parse_container, read_columns
+from pyarctic.iceberg.manifest.avro import AvroContainer, flatten, parse_container, read_columns
 
 SCHEMA: dict[str, Any] = {
     "type": "record",

@@ -20,10 +20,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg import deletefiles
-from pyarctic.iceberg.datafiles import OpenFile, Piece
-from pyarctic.iceberg.deletefiles import Held, KeyColumns, PositionDeletes, read_position_deletes, refuse_encrypted
-from pyarctic.iceberg.deletes import FileDeletes
+from pyarctic.iceberg.delete import delete_files as deletefiles
+from pyarctic.iceberg.delete.delete_files import Held, KeyColumns, PositionDeletes, read_position_deletes, refuse_encrypted
+from pyarctic.iceberg.delete.matching import FileDeletes
+from pyarctic.iceberg.read.data_files import OpenFile, Piece
 from tests.unit.iceberg.conftest import Lake, rows
 
 SCHEMA = Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", StringType()))
@@ -116,7 +116,9 @@ def test_tiny_memory_gives_the_same_rows(lake: Lake, monkeypatch: pytest.MonkeyP
     lake.open().scan(columns).to_arrow()
     together = list(read)
     read.clear()
-    monkeypatch.setattr(import_module("pyarctic.iceberg.scan"), "DELETE_MEMORY_BYTES", 1)  # not the function `scan`
+    monkeypatch.setattr(
+        import_module("pyarctic.iceberg.read.table_scan"), "DELETE_MEMORY_BYTES", 1
+    )  # not the function `scan`
     scarce = lake.open().scan(columns)
     assert scarce.to_arrow() == plenty
     assert max(together) > 1  # files were indexed together

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg import FILE_SCHEMA, match_deletes
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 
 UNPARTITIONED = 9
 

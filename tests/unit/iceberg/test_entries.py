@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyarctic.iceberg.avro import AvroContainer
-from pyarctic.iceberg.manifests import ManifestRef, RawManifest, decode_manifest
-from pyarctic.iceberg.writing import splice
-from pyarctic.iceberg.writing.avrobytes import UnknownLayout, encode_numbers, encode_optional_numbers, encoded_sizes
-from pyarctic.iceberg.writing.entries import EntryBatch
-from pyarctic.iceberg.writing.splice import carried_entries
+from pyarctic.iceberg.manifest.avro import AvroContainer
+from pyarctic.iceberg.manifest.reader import ManifestRef, RawManifest, decode_manifest
+from pyarctic.iceberg.write.manifest import splice
+from pyarctic.iceberg.write.manifest.avro_bytes import UnknownLayout, encode_numbers, encode_optional_numbers, encoded_sizes
+from pyarctic.iceberg.write.manifest.entries import EntryBatch
+from pyarctic.iceberg.write.manifest.splice import carried_entries
 from tests.spec.avro_schemas import manifest_entry, optional
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.errors import Damaged, NotFound
-from pyarctic.iceberg import FILE_SCHEMA, FileList, changed_files, snapshot_by_id
-from pyarctic.iceberg.manifests import ManifestReader
+from pyarctic.iceberg.manifest import FILE_SCHEMA, FileList, changed_files, snapshot_by_id
+from pyarctic.iceberg.manifest.reader import ManifestReader
 from tests.spec import SpecFile, SpecTable
 from tests.unit.iceberg.conftest import Lake, rows
 

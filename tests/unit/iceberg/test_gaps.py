@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadataV3
 from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, update_table_metadata
 from pyiceberg.types import LongType, NestedField
 
-from pyarctic.iceberg.gaps import close_gaps, close_hive_gap, staged_metadata
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps, close_hive_gap, staged_metadata
 from tests.services.catalogs import FreshCatalog, kinds
 from tests.spec import SpecTable
 from tests.unit.iceberg.conftest import Lake, rows

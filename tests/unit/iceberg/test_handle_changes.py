@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from pyarctic import errors
-from pyarctic.iceberg.committing import Change, Committed, Conflict, Outcome, Rejected, Unknown
+from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Rejected, Unknown
 from pyarctic.tables import handle
 from pyarctic.tables.commits import accepted
 from tests.unit.iceberg.conftest import Lake, rows

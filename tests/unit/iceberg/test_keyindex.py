@@ -35,11 +35,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from pyarctic.iceberg import keyindex
-from pyarctic.iceberg.datafiles import OpenFile, Piece
-from pyarctic.iceberg.deletefiles import KeyColumns
-from pyarctic.iceberg.keyindex import BitTable, CloseCodes, EqualityIndex, SearchedCodes, are_close
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.delete import key_index as keyindex
+from pyarctic.iceberg.delete.delete_files import KeyColumns
+from pyarctic.iceberg.delete.key_index import BitTable, CloseCodes, EqualityIndex, SearchedCodes, are_close
+from pyarctic.iceberg.read.data_files import OpenFile, Piece
+from pyarctic.iceberg.read.projection import arrow_type
 
 MOST, LEAST = 2**63 - 1, -(2**63)
 NAN_BITS = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]

@@ -19,9 +19,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.filelist import FileList
-from pyarctic.iceberg.manifests import FILE_SCHEMA, ManifestRef, read_manifest, read_metrics
-from pyarctic.iceberg.partitions import PartitionDecoder
+from pyarctic.iceberg.manifest.file_list import FileList
+from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
+from pyarctic.iceberg.manifest.reader import FILE_SCHEMA, ManifestRef, read_manifest, read_metrics
 from tests.spec.avro_schemas import manifest_entry, optional
 from tests.spec.table import SpecTable, encode
 from tests.unit.iceberg.conftest import Lake, rows

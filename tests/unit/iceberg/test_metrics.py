@@ -28,9 +28,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from pyarctic.iceberg.writing import Metrics, file_schema
-from pyarctic.iceberg.writing.metrics import parquet_metrics
-from pyarctic.iceberg.writing.parquet import ParquetSettings
+from pyarctic.iceberg.write.new_file import Metrics
+from pyarctic.iceberg.write.parquet import file_schema
+from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings
+from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 
 
 def metrics(type_: IcebergType, *groups: list[Any], **properties: str) -> Metrics:

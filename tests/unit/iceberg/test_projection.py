@@ -29,7 +29,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg.projection import Projection, names_for
+from pyarctic.iceberg.read.projection import Projection, names_for
 
 Rows = list[dict[str, Any]]
 

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pyarctic.iceberg import Scan
+from pyarctic.iceberg.read import Scan
 from tests.spec import SpecFile, SpecTable
 from tests.spec.history import conditions
 from tests.unit.iceberg.conftest import Lake, rows

@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from pyarctic.errors import Damaged, Unavailable
-from pyarctic.iceberg.writing import parquetsource, rowgroups
-from pyarctic.iceberg.writing.rowgroups import NotCopyable, ParquetSource, RowGroupWriter
-from pyarctic.iceberg.writing.thriftspans import (
+from pyarctic.iceberg.write.parquet import row_group_source as parquetsource
+from pyarctic.iceberg.write.parquet import row_group_writer as rowgroups
+from pyarctic.iceberg.write.parquet.footer import NotCopyable
+from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
+from pyarctic.iceberg.write.parquet.thrift import (
     BINARY,
     I32,
     I64,

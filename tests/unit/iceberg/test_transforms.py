@@ -50,7 +50,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.read.projection import arrow_type
 from pyarctic.iceberg.transforms import apply_transform, internal_type, partition_values
 
 EXACT = Context(prec=40)

@@ -13,7 +13,7 @@ from hypothesis import given
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg.vectors import decode_vector, read_vector
+from pyarctic.iceberg.delete.deletion_vectors import decode_vector, read_vector
 from tests.spec.table import vector_blob
 
 LARGE = [0, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 7, 3 * 2**32 + 1, 2**40]

@@ -13,15 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.writing import (
-    DataFileWriter,
-    FileNames,
-    NewFile,
-    Target,
-    write_equality_deletes,
-    write_position_deletes,
-    write_vectors,
-)
+from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from tests.spec.adopt import adopted
 from tests.unit.iceberg.conftest import Lake
 

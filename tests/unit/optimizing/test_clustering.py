@@ -27,7 +27,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.read.projection import arrow_type
 from pyarctic.optimizing.kernel.clustering import Clusters, expected_files, interleaved, spread
 from pyarctic.optimizing.ranks import LEAST, NAN, NULL, Ranks, is_orderable, ranks
 

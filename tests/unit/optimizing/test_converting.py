@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 import pyarctic
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.writing import write_vectors
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.write import write_vectors
 from pyarctic.optimizing import KindChoice
 from tests import changes
 from tests.healing import heal

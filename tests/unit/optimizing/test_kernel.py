@@ -22,8 +22,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, Target
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.write import NewFile, Target
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import KindChoice, Report, plan
 from pyarctic.optimizing.kernel.ordering import Key, Sorter, sort_order
 from pyarctic.optimizing.run import Options, optimize_table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.run import plan_table
 from pyarctic.tables.storefiles import with_store_facts

@@ -16,7 +16,7 @@ from pyiceberg.table import CommitTableResponse
 from pyiceberg.types import LongType, NestedField, StringType
 
 import pyarctic
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.optimizing import KindChoice, Options, explain_table
 from pyarctic.tables import Table
 from tests import changes

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 
 import pyarctic
 from pyarctic import config
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import (
     KindChoice,
     Options,

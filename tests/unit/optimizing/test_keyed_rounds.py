@@ -14,8 +14,8 @@ from pyiceberg.types import LongType
 
 import pyarctic
 from pyarctic.errors import ArcticError, Rejected, Unavailable, Unsupported
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options, Progress, Task, TaskOutcome, explain_table, optimize_table, undo_runs
 from pyarctic.optimizing.kernel import Bench, execute
 from pyarctic.optimizing.leftovers import remove_attempt

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, undo_runs
 from pyarctic.tables.keyed import KeyedTable
 from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS

@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
-from pyarctic.iceberg.committing import Change
-from pyarctic.iceberg.filelist import IS_DATA
+from pyarctic.iceberg.commit import Change
+from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
 from pyarctic.optimizing.run import Options, plan_table
 from tests import changes

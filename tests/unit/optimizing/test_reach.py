@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.read.projection import arrow_type
 from pyarctic.optimizing.ranks import NAN, NULL, NULL_LAST, ranks
 from pyarctic.optimizing.reach import metric_ids, reach
 from pyarctic.optimizing.settings import Settings

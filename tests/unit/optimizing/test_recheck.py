@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pyarctic.iceberg import FILE_SCHEMA
+from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.recheck import KnownTask, Look, TaskState, next_look, replacement
 from pyarctic.optimizing.tasks import KeyedTask, Task
 

@@ -14,8 +14,9 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from benchmarks.frames import files_and_deletes
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.writing import Metrics, NewFile
+from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
+from pyarctic.iceberg.write import NewFile
+from pyarctic.iceberg.write.new_file import Metrics
 from pyarctic.optimizing import Job, Task, TaskFailure, TaskResult
 from pyarctic.optimizing.evaluate import evaluate
 from pyarctic.optimizing.explain import explain_plan

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic.iceberg.scan import Scan
+from pyarctic.iceberg.read.table_scan import Scan
 from pyarctic.optimizing import Report
 from pyarctic.optimizing.evaluate import Evaluation
 from pyarctic.optimizing.kernel import ordering

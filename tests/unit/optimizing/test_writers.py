@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pyarctic.iceberg import PartitionDecoder
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.explain import explain_plan
 from pyarctic.optimizing.history import STATEMENTS, writers_activity
 from pyarctic.optimizing.plan import make_plan

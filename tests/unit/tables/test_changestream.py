@@ -25,7 +25,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic import config
 from pyarctic.errors import NotFound, Rejected, UsageError
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
 from pyarctic.tables.changefiles import FILE_OFFSET
 from pyarctic.tables.changestream import ChangeStream, Limits, Position

@@ -22,7 +22,7 @@ from pyiceberg.types import LongType
 import pyarctic
 from pyarctic import config
 from pyarctic.errors import ArcticError, Conflict, Damaged, NotFound, Rejected, Unsupported, UsageError
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.tables.changefiles import FILE_OFFSET
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.fanout import Fanout

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.projection import arrow_type
+from pyarctic.iceberg.read.projection import arrow_type
 from pyarctic.tables.keyhash import check_key_type, key_hashes
 from pyarctic.tables.tree import node_ids
 

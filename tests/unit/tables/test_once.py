@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import OutcomeUnknown, Rejected
-from pyarctic.iceberg.committing import Change, Committed
+from pyarctic.iceberg.commit import Change, Committed
 from pyarctic.tables import KeyedTable, Once, Table
 from pyarctic.tables.writes import Note, Write
 from tests.wholeness import leftovers, missing

@@ -15,7 +15,7 @@ from pyiceberg.types import LongType
 
 import pyarctic
 from pyarctic.errors import Damaged, NotFound, OutcomeUnknown, Rejected, Unsupported, UsageError
-from pyarctic.iceberg.committing import Change
+from pyarctic.iceberg.commit import Change
 from pyarctic.tables import layout
 from pyarctic.tables.creating import TableAdvice
 from pyarctic.tables.keyed import KeyedTable

@@ -21,9 +21,8 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.reading import ReadFile
-from pyarctic.iceberg.transforms import apply_transform, source_column
+from pyarctic.iceberg import apply_transform, source_column
+from pyarctic.iceberg.read import ReadFile, arrow_schema
 from pyarctic.optimizing.kernel.clustering import Clusters, expected_files
 from pyarctic.optimizing.kernel.ordering import Key
 from pyarctic.optimizing.ranks import Ranks, ranks

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyarctic.iceberg.reading import ReadFile
-from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.vectors import Positions
-from pyarctic.iceberg.writing import NewFile, write_position_deletes, write_vectors
+from pyarctic.iceberg import remove_quietly
+from pyarctic.iceberg.delete import Positions
+from pyarctic.iceberg.read import ReadFile
+from pyarctic.iceberg.write import NewFile, write_position_deletes, write_vectors
 from pyarctic.optimizing.kernel.inputs import Attempt
 from pyarctic.optimizing.tasks import TaskResult
 

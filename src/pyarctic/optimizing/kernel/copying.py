@@ -17,13 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.deletefiles import refuse_encrypted
-from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID, ReadFile, kept
-from pyarctic.iceberg.storage import opened, remove_quietly
-from pyarctic.iceberg.writing import NewFile, Rolling, Target, file_schema
-from pyarctic.iceberg.writing.parquet import ParquetSettings, described_data_file
-from pyarctic.iceberg.writing.rolling import NEAR_ENOUGH
-from pyarctic.iceberg.writing.rowgroups import NotCopyable, ParquetSchema, ParquetSource, RowGroupWriter
+from pyarctic.iceberg import opened, remove_quietly
+from pyarctic.iceberg.delete import refuse_encrypted
+from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, ReadFile, kept
+from pyarctic.iceberg.write import NEAR_ENOUGH, NewFile, Rolling, Target
+from pyarctic.iceberg.write.parquet import (
+    NotCopyable,
+    ParquetSchema,
+    ParquetSettings,
+    ParquetSource,
+    RowGroupWriter,
+    described_data_file,
+    file_schema,
+)
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
 from pyarctic.optimizing.kernel.rowmap import NOWHERE, RunLog
 from pyarctic.optimizing.kernel.sources import RowCount, Sources

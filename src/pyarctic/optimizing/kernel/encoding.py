@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.table.name_mapping import NameMapping
 
-from pyarctic.iceberg.datafiles import damage_told
-from pyarctic.iceberg.projection import fields_by_id, names_for
-from pyarctic.iceberg.reading import ROW_ID
-from pyarctic.iceberg.storage import opened
-from pyarctic.iceberg.writing.parquet import leaf_paths
+from pyarctic.iceberg import opened
+from pyarctic.iceberg.read import ROW_ID, damage_told, fields_by_id, names_for
+from pyarctic.iceberg.write.parquet import leaf_paths
 
 _SAMPLED_FILES = 4
 _TELLING_ROWS = 50_000

@@ -12,11 +12,11 @@ from typing import Any, Self
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import DeleteMatches, PartitionDecoder, match_deletes
-from pyarctic.iceberg.deletefiles import EqualityDeletes, PositionDeletes
-from pyarctic.iceberg.gaps import close_gaps
-from pyarctic.iceberg.reading import LAST_UPDATED, ROW_ID, Reading, newest_first
-from pyarctic.iceberg.writing import FileNames, Target
+from pyarctic.iceberg.catalog import close_gaps
+from pyarctic.iceberg.delete import DeleteMatches, EqualityDeletes, PositionDeletes, match_deletes
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, Reading, newest_first
+from pyarctic.iceberg.write import FileNames, Target
 from pyarctic.optimizing.tasks import Job, Progress, Task
 from pyarctic.tables.storefiles import StoreFileNames, StoreTarget
 

@@ -14,9 +14,9 @@ from typing import Self
 
 import polars as pl
 
-from pyarctic.iceberg.deletes import PARTITION_SCOPED
-from pyarctic.iceberg.reading import ReadFile, TableView
-from pyarctic.iceberg.writing import NewFile, write_position_deletes
+from pyarctic.iceberg.delete import PARTITION_SCOPED
+from pyarctic.iceberg.read import ReadFile, TableView
+from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.optimizing.kernel.copying import adopted
 from pyarctic.optimizing.kernel.inputs import Attempt
 from pyarctic.optimizing.tasks import KeyedTask

@@ -12,12 +12,12 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from pyarctic.iceberg.contenthash import ContentHash
-from pyarctic.iceberg.deletefiles import Mask
-from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.reading import kept
-from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg import partition_values
+from pyarctic.iceberg.commit import ContentHash
+from pyarctic.iceberg.delete import Mask
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import kept
+from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.kernel.arranging import (
     POSITION,
     SOURCE,

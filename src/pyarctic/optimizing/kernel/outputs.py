@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.contenthash import ContentHash
-from pyarctic.iceberg.partitions import PartitionDecoder
-from pyarctic.iceberg.projection import arrow_schema
-from pyarctic.iceberg.storage import opened, remove_quietly
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, Rolling, Target, file_schema
+from pyarctic.iceberg import opened, remove_quietly
+from pyarctic.iceberg.commit import ContentHash
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import arrow_schema
+from pyarctic.iceberg.write import NewFile, Rolling, Target
+from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema
 from pyarctic.optimizing.kernel.arranging import Arrangement
 from pyarctic.optimizing.kernel.encoding import worthy_columns
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt

@@ -20,10 +20,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from pyarctic.iceberg.contenthash import ContentHash
-from pyarctic.iceberg.filelist import IS_DATA
-from pyarctic.iceberg.reading import kept
-from pyarctic.iceberg.wire import file_from_json, file_to_json
+from pyarctic.iceberg import file_from_json, file_to_json
+from pyarctic.iceberg.commit import ContentHash
+from pyarctic.iceberg.manifest import IS_DATA
+from pyarctic.iceberg.read import kept
 from pyarctic.optimizing.kernel.arranging import (
     POSITION,
     SOURCE,

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyarctic.config import spill_dir
-from pyarctic.iceberg.deletefiles import Mask
-from pyarctic.iceberg.storage import written_whole
-from pyarctic.iceberg.writing import NewFile, Target
+from pyarctic.iceberg import written_whole
+from pyarctic.iceberg.delete import Mask
+from pyarctic.iceberg.write import NewFile, Target
 
 ROW_MAP_SUFFIX = "-rowmap.parquet"
 _RUN = np.dtype([("position", np.int64), ("length", np.int64), ("source", np.int32)])

@@ -9,8 +9,8 @@ from typing import Protocol, Self
 
 import polars as pl
 
-from pyarctic.iceberg.reading import ReadFile
-from pyarctic.iceberg.writing import NewFile
+from pyarctic.iceberg.read import ReadFile
+from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.kernel.inputs import Attempt
 
 

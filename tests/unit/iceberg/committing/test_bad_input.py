@@ -12,8 +12,9 @@ import pytest
 from pyiceberg.table import Table
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.committing import ROW_MAP_SCHEMA, Change, Proof, Rejected, commit
-from pyarctic.iceberg.writing import Metrics, NewFile, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.commit import ROW_MAP_SCHEMA, Change, Proof, Rejected, commit
+from pyarctic.iceberg.write import NewFile, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write.new_file import Metrics
 from tests import changes
 from tests.unit.iceberg.committing.conftest import Lab, ids, some_rows
 

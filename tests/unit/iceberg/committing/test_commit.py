@@ -17,11 +17,12 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import AssertTableUUID, UpgradeFormatVersionUpdate
 
-from pyarctic.iceberg import FILE_SCHEMA, PartitionDecoder, match_deletes
-from pyarctic.iceberg.committing import Change, Committed, Conflict, ManifestRewrite, Rejected, commit
-from pyarctic.iceberg.gaps import close_gaps
-from pyarctic.iceberg.manifests import ManifestReader
-from pyarctic.iceberg.writing import Blob, write_statistics
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Rejected, commit
+from pyarctic.iceberg.delete import match_deletes
+from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
+from pyarctic.iceberg.manifest.reader import ManifestReader
+from pyarctic.iceberg.write import Blob, write_statistics
 from tests import changes
 from tests.services.catalogs import FreshCatalog
 from tests.unit.iceberg.committing.conftest import BY_P, QUICK, SCHEMA, Lab, ids, some_rows

@@ -18,8 +18,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, UUIDType
 
 from pyarctic.errors import Unavailable, Unsupported
-from pyarctic.iceberg.committing import Change, Committed, Outcome, Rejected, commit
-from pyarctic.iceberg.writing import DataFileWriter, NewFile, write_position_deletes, write_vectors
+from pyarctic.iceberg.commit import Change, Committed, Outcome, Rejected, commit
+from pyarctic.iceberg.write import NewFile, write_position_deletes, write_vectors
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from tests import changes
 from tests.unit.iceberg.committing.conftest import QUICK, Lab, ids, some_rows
 from tests.unit.iceberg.committing.test_commit import committed, keys

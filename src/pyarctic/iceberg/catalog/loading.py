@@ -1,0 +1,117 @@
+"""Opening catalogs by name and loading tables from them, with every failure told as one of our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError as PydanticError
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    ValidationError,
+)
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+from requests.exceptions import RequestException
+from sqlalchemy.exc import SQLAlchemyError
+
+from pyarctic import config
+from pyarctic.config import TableName
+from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
+from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+
+SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
+
+
+def catalog_names() -> list[str]:
+    """Names known from arctic.yaml, this process and PyIceberg's own configuration."""
+    return sorted({*config.declared_names(), *Config().get_known_catalogs()})
+
+
+def open_catalog(name: str) -> Catalog:
+    """The catalog of that name. Nothing is asked of it yet, except by those that connect at once."""
+    close_gaps()
+    properties = config.catalog_properties(name)
+    if properties is None and name not in Config().get_known_catalogs():
+        raise NotFound(
+            f"catalog {name!r} is not configured",
+            hint=f"Known: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
+            catalog=name,
+        )
+    with reaching(name):
+        return load_catalog(name, **(properties or {}))
+
+
+def load_table(name: TableName) -> Table:
+    """The table at its newest metadata."""
+    catalog = open_catalog(name.catalog)
+    with reaching(name.catalog, str(name)):
+        return catalog.load_table((*name.namespace, name.table))
+
+
+@contextmanager
+def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
+    """Tell the failures of a catalog (a dozen unrelated exception types) in our own words."""
+    subject = table or catalog
+    try:
+        yield
+    except ArcticError:
+        raise
+    except (NoSuchTableError, NoSuchIcebergTableError) as cause:
+        raise NotFound(
+            f"table {subject} does not exist",
+            hint=f"`arctic table ls '{catalog}.*'` lists those there are.",
+            table=subject,
+        ) from cause
+    except NoSuchNamespaceError as cause:
+        raise NotFound(
+            f"no such database: {cause}", hint=f"`arctic table ls '{catalog}.*'` shows them.", catalog=catalog
+        ) from cause
+    except (ValidationError, PydanticError) as cause:
+        raise _bad_metadata(subject, cause) from cause
+    except FileNotFoundError as cause:
+        raise Damaged(
+            f"{subject}: its metadata file is missing: {cause.filename or cause}",
+            hint="The catalog points at a file that is gone. Register an older metadata file of the table.",
+            table=subject,
+        ) from cause
+    except NotInstalledError as cause:
+        raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
+    except (SQLAlchemyError, RequestException, RESTError, ConnectionError, TimeoutError) as cause:
+        raise Unavailable(
+            f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
+            hint="Check its `uri`, credentials and that the service is up; `arctic catalog check` tries again.",
+            catalog=catalog,
+        ) from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        if table:
+            raise _bad_metadata(subject, cause) from cause
+        raise ConfigError(f"catalog {catalog!r} is not configured right: {cause}", catalog=catalog) from cause
+    except OSError as cause:
+        raise Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog) from cause
+
+
+def _bad_metadata(table: str, cause: Exception) -> ArcticError:
+    text = str(cause)
+    # Not "format-version": the text of any complaint may quote the beginning of the file.
+    if "union_tag_invalid" in text or "Unknown format version" in text:
+        return Unsupported(
+            f"{table} has a format version this release cannot read",
+            hint=f"Iceberg format versions {', '.join(map(str, SUPPORTED_FORMAT_VERSIONS))} are supported. "
+            "Nothing was changed; a newer PyArctic may read it.",
+            table=table,
+        )
+    return Damaged(
+        f"{table}: its metadata file is not valid: {_first_line(cause)}",
+        hint="Register an older metadata file of the table, or repair this one.",
+        table=table,
+    )
+
+
+def _first_line(cause: Exception) -> str:
+    return next(iter(str(cause).splitlines()), type(cause).__name__)

@@ -1,0 +1,69 @@
+"""Changing a table: one change, one snapshot, validated against what others committed meanwhile.
+
+`commit` takes a `Change` as data and answers with a value: `Committed`, `Conflict`, `Rejected` or `Unknown`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.iceberg.commit.attempts import Listener, Step, commit
+    from pyarctic.iceberg.commit.change import (
+        ROW_MAP_SCHEMA,
+        Change,
+        Committed,
+        Conflict,
+        ManifestRewrite,
+        Once,
+        Outcome,
+        Rejected,
+        Unknown,
+        mergeable_manifests,
+    )
+    from pyarctic.iceberg.commit.content_hash import ContentHash
+    from pyarctic.iceberg.commit.proof import Proof
+    from pyarctic.iceberg.commit.references import referenced_files
+
+__all__ = [
+    "ROW_MAP_SCHEMA",
+    "Change",
+    "Committed",
+    "Conflict",
+    "ContentHash",
+    "Listener",
+    "ManifestRewrite",
+    "Once",
+    "Outcome",
+    "Proof",
+    "Rejected",
+    "Step",
+    "Unknown",
+    "commit",
+    "mergeable_manifests",
+    "referenced_files",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "attempts": ("Listener", "Step", "commit"),
+        "change": (
+            "Change",
+            "Committed",
+            "Conflict",
+            "ManifestRewrite",
+            "Once",
+            "Outcome",
+            "ROW_MAP_SCHEMA",
+            "Rejected",
+            "Unknown",
+            "mergeable_manifests",
+        ),
+        "content_hash": ("ContentHash",),
+        "proof": ("Proof",),
+        "references": ("referenced_files",),
+    },
+)

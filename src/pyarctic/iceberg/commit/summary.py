@@ -1,0 +1,85 @@
+"""The summary of a snapshot: what it changed, and totals that are always true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
+
+_RUNNING_TOTALS = {
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+
+
+def summarize(
+    operation: Operation,
+    *,
+    parent: Snapshot | None,
+    added: pl.DataFrame,
+    removed: pl.DataFrame,
+    before: Sequence[ManifestRef],
+    after: Sequence[ManifestRef],
+    snapshot_id: int,
+    extra: Mapping[str, str],
+) -> Summary:
+    """`added` and `removed` have a row per file, as in a file list; `before` and `after` are the manifests."""
+    counts = _counts(added, "added", "added") | _counts(removed, "deleted", "removed")
+    told = {key: str(count) for key, count in counts.items() if count}
+    partitions = pl.concat([frame.select("spec_id", "partition") for frame in (added, removed)])
+    if added.height or removed.height:
+        told["changed-partition-count"] = str(partitions.n_unique())
+    told |= _manifest_counts(before, after, snapshot_id) | _totals(parent, after, counts)
+    return Summary(operation, **{**extra, **told})
+
+
+def _counts(files: pl.DataFrame, data_verb: str, delete_verb: str) -> dict[str, int]:
+    is_equality = pl.col("content") == EQUALITY_DELETES
+    is_position = pl.col("content") == POSITION_DELETES
+    size = pl.when(IS_VECTOR).then("content_size_bytes").otherwise("file_size_bytes")
+    rows = pl.col("record_count")
+    counted = files.select(
+        IS_DATA.sum().alias(f"{data_verb}-data-files"),
+        rows.filter(IS_DATA).sum().alias(f"{data_verb}-records"),
+        (~IS_DATA).sum().alias(f"{delete_verb}-delete-files"),
+        (is_position & ~IS_VECTOR).sum().alias(f"{delete_verb}-position-delete-files"),
+        IS_VECTOR.sum().alias(f"{delete_verb}-dvs"),
+        is_equality.sum().alias(f"{delete_verb}-equality-delete-files"),
+        rows.filter(is_position).sum().alias(f"{delete_verb}-position-deletes"),
+        rows.filter(is_equality).sum().alias(f"{delete_verb}-equality-deletes"),
+        size.sum().alias(f"{delete_verb}-files-size"),
+    )
+    return {name: int(value) for name, value in counted.row(0, named=True).items()}
+
+
+def _manifest_counts(before: Sequence[ManifestRef], after: Sequence[ManifestRef], snapshot_id: int) -> dict[str, str]:
+    created = sum(manifest.added_snapshot_id == snapshot_id for manifest in after)
+    kept = {manifest.path for manifest in after}
+    return {
+        "manifests-created": str(created),
+        "manifests-kept": str(len(after) - created),
+        "manifests-replaced": str(sum(manifest.path not in kept for manifest in before)),
+    }
+
+
+def _totals(parent: Snapshot | None, after: Sequence[ManifestRef], counts: Mapping[str, int]) -> dict[str, str]:
+    """Files and records are counted in the manifests. Sizes and deleted rows are not told there: they go on from the
+    parent's summary, if it has them."""
+    files = {True: 0, False: 0}
+    records = 0
+    for manifest in after:
+        is_deletes = manifest.content == DELETES_MANIFEST
+        files[is_deletes] += (manifest.added_files or 0) + (manifest.existing_files or 0)
+        records += 0 if is_deletes else (manifest.added_rows or 0) + (manifest.existing_rows or 0)
+    totals = {"total-data-files": files[False], "total-delete-files": files[True], "total-records": records}
+    earlier = parent.summary.additional_properties if parent and parent.summary else {}
+    for name, (plus, minus) in _RUNNING_TOTALS.items():
+        known = earlier.get(name) if parent else "0"
+        if known is not None and known.isdigit():
+            totals[name] = max(int(known) + counts.get(plus, 0) - counts.get(minus, 0), 0)
+    return {name: str(total) for name, total in totals.items()}

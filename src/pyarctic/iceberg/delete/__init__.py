@@ -1,0 +1,63 @@
+"""Delete files: which data files they apply to, and which rows are deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.iceberg.delete.delete_files import EqualityDeletes, KeyColumns, PositionDeletes, refuse_encrypted
+    from pyarctic.iceberg.delete.deletion_vectors import Positions
+    from pyarctic.iceberg.delete.key_index import Codes, KeyIndex, Mask, codes_of, hash_rows, is_its_own_code
+    from pyarctic.iceberg.delete.matching import (
+        EQUALITY,
+        FILE_SCOPED,
+        GLOBAL_EQUALITY,
+        KINDS,
+        PARTITION_KEY,
+        PARTITION_SCOPED,
+        DeleteMatches,
+        match_deletes,
+    )
+
+__all__ = [
+    "EQUALITY",
+    "FILE_SCOPED",
+    "GLOBAL_EQUALITY",
+    "KINDS",
+    "PARTITION_KEY",
+    "PARTITION_SCOPED",
+    "Codes",
+    "DeleteMatches",
+    "EqualityDeletes",
+    "KeyColumns",
+    "KeyIndex",
+    "Mask",
+    "PositionDeletes",
+    "Positions",
+    "codes_of",
+    "hash_rows",
+    "is_its_own_code",
+    "match_deletes",
+    "refuse_encrypted",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "delete_files": ("EqualityDeletes", "KeyColumns", "PositionDeletes", "refuse_encrypted"),
+        "deletion_vectors": ("Positions",),
+        "key_index": ("Codes", "KeyIndex", "Mask", "codes_of", "hash_rows", "is_its_own_code"),
+        "matching": (
+            "DeleteMatches",
+            "EQUALITY",
+            "FILE_SCOPED",
+            "GLOBAL_EQUALITY",
+            "KINDS",
+            "PARTITION_KEY",
+            "PARTITION_SCOPED",
+            "match_deletes",
+        ),
+    },
+)

@@ -1,0 +1,33 @@
+"""Predicates: parsed, bound to a schema, evaluated on rows, and used to prune files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.iceberg.predicate.conditions import ALWAYS_TRUE, bind_condition, parse_condition, with_optional_parents
+    from pyarctic.iceberg.predicate.pruning import bound_from_bytes, prune_by_metrics, prune_partitions
+    from pyarctic.iceberg.predicate.spark_sql import is_known, sql_condition
+
+__all__ = [
+    "ALWAYS_TRUE",
+    "bind_condition",
+    "bound_from_bytes",
+    "is_known",
+    "parse_condition",
+    "prune_by_metrics",
+    "prune_partitions",
+    "sql_condition",
+    "with_optional_parents",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "conditions": ("ALWAYS_TRUE", "bind_condition", "parse_condition", "with_optional_parents"),
+        "pruning": ("bound_from_bytes", "prune_by_metrics", "prune_partitions"),
+        "spark_sql": ("is_known", "sql_condition"),
+    },
+)

@@ -1,0 +1,41 @@
+"""Writing files for a table: data, deletes, deletion vectors and statistics. Nothing is committed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.iceberg.write.delete_files import write_equality_deletes, write_position_deletes, write_vectors
+    from pyarctic.iceberg.write.new_file import FileNames, NewFile, Target, random_id
+    from pyarctic.iceberg.write.properties import positive_property
+    from pyarctic.iceberg.write.puffin import Blob, read_blob, write_statistics
+    from pyarctic.iceberg.write.rolling import NEAR_ENOUGH, Rolling
+
+__all__ = [
+    "NEAR_ENOUGH",
+    "Blob",
+    "FileNames",
+    "NewFile",
+    "Rolling",
+    "Target",
+    "positive_property",
+    "random_id",
+    "read_blob",
+    "write_equality_deletes",
+    "write_position_deletes",
+    "write_statistics",
+    "write_vectors",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "delete_files": ("write_equality_deletes", "write_position_deletes", "write_vectors"),
+        "new_file": ("FileNames", "NewFile", "Target", "random_id"),
+        "properties": ("positive_property",),
+        "puffin": ("Blob", "read_blob", "write_statistics"),
+        "rolling": ("NEAR_ENOUGH", "Rolling"),
+    },
+)

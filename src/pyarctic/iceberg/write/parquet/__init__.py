@@ -1,0 +1,50 @@
+"""Parquet data files: written with metrics, or made of row groups that are copied as is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.iceberg.write.parquet.data_file_writer import (
+        DataFileWriter,
+        ParquetSettings,
+        described_data_file,
+        file_schema,
+        leaf_paths,
+        worthy_dictionaries,
+    )
+    from pyarctic.iceberg.write.parquet.footer import NotCopyable, ParquetSchema
+    from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+    from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
+
+__all__ = [
+    "DataFileWriter",
+    "NotCopyable",
+    "ParquetSchema",
+    "ParquetSettings",
+    "ParquetSource",
+    "RowGroupWriter",
+    "described_data_file",
+    "file_schema",
+    "leaf_paths",
+    "worthy_dictionaries",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "data_file_writer": (
+            "DataFileWriter",
+            "ParquetSettings",
+            "described_data_file",
+            "file_schema",
+            "leaf_paths",
+            "worthy_dictionaries",
+        ),
+        "footer": ("NotCopyable", "ParquetSchema"),
+        "row_group_source": ("ParquetSource",),
+        "row_group_writer": ("RowGroupWriter",),
+    },
+)
