@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import pyarctic
 from benchmarks.tables import prepared, properties
-from pyarctic.tables import layout
+from pyarctic.tables.format import BASE_BUCKETS, CHANGE_BUCKETS
 
 CATALOG = "bench"
 TABLE = f"{CATALOG}.b.t"
@@ -85,7 +85,7 @@ def many_deletes(count: int) -> Path:
 
     def make(_: SqlCatalog, folder: Path) -> None:
         pyarctic.catalog(CATALOG, **properties(folder))
-        one_node = {layout.BASE_BUCKETS: "1", layout.CHANGE_BUCKETS: "1", "self-optimizing.fragment-size": "1"}
+        one_node = {BASE_BUCKETS: "1", CHANGE_BUCKETS: "1", "self-optimizing.fragment-size": "1"}
         table = pyarctic.create_table(TABLE, LONG_KEYS, primary_key=["id"], properties=one_node)
         table.write(_long(np.arange(2 * count), 0), mode="overwrite")
         table.write(_long(np.arange(0, 2 * count, 2), 1), mode="delete")

@@ -94,7 +94,7 @@ def write_upserts(folder: Path) -> Outcome:
 def _write(folder: Path, mode: Any) -> Outcome:
     """The files of a batch; they are removed again."""
     from pyarctic.iceberg import remove_quietly
-    from pyarctic.tables.changewriter import ChangeWriter
+    from pyarctic.tables.write.change_writer import ChangeWriter
 
     table, rows = _table(folder), _batch()
     view = table.change_store.view
@@ -146,7 +146,7 @@ def hash_texts(_: Path) -> Outcome:
 
 
 def _hashed(column: Any, type_: Any) -> Outcome:
-    from pyarctic.tables.keyhash import key_hashes
+    from pyarctic.tables.format.key_hash import key_hashes
 
     outcome = measured(lambda: int(key_hashes([column], [type_])[-1]), repeat=5)
     return outcome | {"nanoseconds": outcome["cpu_seconds"] / len(column) * 1e9}

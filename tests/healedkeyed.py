@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.layout import BASE_BUCKETS
-from pyarctic.tables.storefiles import StorePaths, with_store_facts
-from pyarctic.tables.tree import Node
+from pyarctic.tables.format.file_names import StorePaths, with_store_facts
+from pyarctic.tables.format.key_hash import key_hashes
+from pyarctic.tables.format.store_properties import BASE_BUCKETS
+from pyarctic.tables.format.tree import Node
+from pyarctic.tables.keyed_table import KeyedTable
 from tests import changes
 from tests.keyedtables import KeyedModel, tuples
 from tests.keyedwords import AFTER_ALL, BaseState, Place, Row

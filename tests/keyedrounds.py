@@ -12,12 +12,12 @@ from pyiceberg.table import Table as IcebergTable
 import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.tables.changefiles import FILE_OFFSET
-from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
-from pyarctic.tables.storefiles import FileKind, with_store_facts
+from pyarctic.tables.create import TableAdvice
+from pyarctic.tables.format.change_columns import FILE_OFFSET
+from pyarctic.tables.format.file_names import FileKind, with_store_facts
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.write.fanout import Fanout
 from tests.wholeness import leftovers, missing, untrue_totals
 
 IDS = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -20,16 +20,16 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.transforms import partition_values
 from pyarctic.iceberg.write import FileNames, NewFile, Target
-from pyarctic.tables.baseload import LoadWriter, Scope
-from pyarctic.tables.changefiles import CHANGE_ACTION, FILE_OFFSET
-from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.handle import Table
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
-from pyarctic.tables.rows import fitted
-from pyarctic.tables.storefiles import FileKind
-from pyarctic.tables.writes import BaseWrite, Note
+from pyarctic.tables.create import TableAdvice
+from pyarctic.tables.format.change_columns import CHANGE_ACTION, FILE_OFFSET
+from pyarctic.tables.format.file_names import FileKind
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.table import Table
+from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.base_writer import LoadWriter, Scope
+from pyarctic.tables.write.fanout import Fanout
+from pyarctic.tables.write.prepared import BaseWrite, Note
 from tests.keyedwords import (
     KEYS,
     REGIONS,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import pyarctic
 import pyarctic.spark as arctic_spark
-from pyarctic.tables.division import Division, Sizes, divided
+from pyarctic.tables.read.splits import Division, Sizes, divided
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
 from tests.wholeness import local

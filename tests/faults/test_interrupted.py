@@ -22,7 +22,7 @@ from pyarctic.optimizing.keyedcommits import KeyedCommitter
 from pyarctic.optimizing.offering import Done, Ledger, Offering
 from pyarctic.optimizing.run import job_of, plan_table
 from pyarctic.tables import Table
-from pyarctic.tables import commits as outcomes
+from pyarctic.tables import commit_outcomes as outcomes
 from tests.faults.lab import NAME, Lab
 from tests.healing import InProcessEngine
 from tests.keyedrounds import CITIES, cities, made, opened

@@ -17,9 +17,9 @@ import pytest
 
 import pyarctic
 import pyarctic.spark as arctic_spark
-from pyarctic.tables.changefiles import CHANGE_ACTION
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.rows import batches_of
+from pyarctic.tables.format.change_columns import CHANGE_ACTION
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.write.arrow_rows import batches_of
 from tests.keyedtables import KeyedModel, tuples
 from tests.keyedwords import Place, Row, Rows
 from tests.oracle.compare import share_catalog

@@ -68,7 +68,8 @@ def create(
     binary. Its database is made if there is none.
     """
     from pyarctic import create_table
-    from pyarctic.tables import TableAdvice, schema_like, schema_of
+    from pyarctic.tables import TableAdvice, schema_of
+    from pyarctic.tables.write import schema_like
 
     if (like is None) == (not columns):
         raise UsageError("a table needs columns, from --column or from --like", hint='--column "id long required"')

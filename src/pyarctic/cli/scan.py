@@ -27,7 +27,7 @@ from pyarctic.cli.table import at_most_one
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyarctic.tables.handle import RowScan
+    from pyarctic.tables import RowScan
 
 
 CHANGE_FACTS = ("_change_action", "_transaction_id", "_file_offset")

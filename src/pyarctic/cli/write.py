@@ -19,7 +19,8 @@ from pyarctic.units import format_count
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from pyarctic.tables import InputFile, Table
+    from pyarctic.tables import Table
+    from pyarctic.tables.write import InputFile
 
 WRITE_COLUMNS = (
     Column("table", "Table", priority=0, identity=True),
@@ -89,7 +90,8 @@ def write(
     Columns are found by their names. Mode delete needs the key and partition columns only; cdc needs a column
     _change_action: INSERT, UPDATE_BEFORE, UPDATE_AFTER or DELETE.
     """
-    from pyarctic.tables import input_file, open_table
+    from pyarctic.tables import open_table
+    from pyarctic.tables.write import input_file
 
     wanted = chosen(output_format, as_json)
     if paths.count("-") > 1:

@@ -11,14 +11,22 @@ from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import IS_DATA, FileList
 from pyarctic.optimizing.history import MOMENT, snapshot_times
 from pyarctic.optimizing.settings import Settings
-from pyarctic.tables import KeyedTable, layout
-from pyarctic.tables.judging import PrimaryKey
-from pyarctic.tables.mergedplan import unmerged, with_key_ranges
-from pyarctic.tables.mergedscan import checked_files
-from pyarctic.tables.mergedstate import merge_times, merged_sequences
-from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
-from pyarctic.tables.transactions import may_hide_transactions, mergeable, open_transactions
-from pyarctic.tables.tree import ROOT
+from pyarctic.tables import KeyedTable
+from pyarctic.tables.format import (
+    BASE_BUCKETS,
+    ROOT,
+    StorePaths,
+    check_spec,
+    may_hide_transactions,
+    merge_times,
+    mergeable,
+    merged_sequences,
+    open_transactions,
+    with_changes,
+    with_store_facts,
+    write_mask,
+)
+from pyarctic.tables.read import PrimaryKey, checked_files, unmerged, with_key_ranges
 
 _DELETED = pl.col("kind") == "ED"
 
@@ -69,7 +77,7 @@ class Changes:
 def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Changes:
     """Reads the metadata of the change store."""
     base, change = table.view.metadata, table.change_store.view.metadata
-    layout.check_spec(base, change)
+    check_spec(base, change)
     key = PrimaryKey.of(base, table.name)
     stored = checked_files(table.change_store.file_list, change)
     everything = with_changes(stored)
@@ -94,8 +102,8 @@ def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Cha
     has_nodes = not key.was_widened((base, change), (files, ranged))
     if not has_nodes:
         files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))
-    told = base.properties.get(layout.BASE_BUCKETS)
-    level = layout.write_mask(base.properties, layout.BASE_BUCKETS)
+    told = base.properties.get(BASE_BUCKETS)
+    level = write_mask(base.properties, BASE_BUCKETS)
     return Changes(
         files=files,
         base_ranges=ranged.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),

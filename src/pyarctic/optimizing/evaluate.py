@@ -18,8 +18,7 @@ from pyarctic.optimizing.overlaps import with_overlaps
 from pyarctic.optimizing.rules import CAUSES, RULES, SHAPE
 from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.sorting import Order
-from pyarctic.tables.storefiles import with_store_facts
-from pyarctic.tables.tree import ROOT
+from pyarctic.tables.format import ROOT, with_store_facts
 
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25

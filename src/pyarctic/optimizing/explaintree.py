@@ -11,7 +11,7 @@ import polars as pl
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.plan import Plan, awaiting
-from pyarctic.tables.tree import Node
+from pyarctic.tables.format import Node
 from pyarctic.units import format_bytes, format_count
 
 _MOST_NODES = 200

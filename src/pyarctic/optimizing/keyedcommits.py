@@ -21,12 +21,9 @@ from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, Parti
 from pyarctic.optimizing.offering import Done, Offering, was_taken_back
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import KINDS, Task
-from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.commits import remove_outputs
-from pyarctic.tables.mergedplan import base_words
-from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
-from pyarctic.tables.storefiles import with_changes, with_store_facts
-from pyarctic.tables.tree import Node
+from pyarctic.tables import KeyedTable, Table, remove_outputs
+from pyarctic.tables.format import SUMMARY, Node, merged_sequences, with_changes, with_store_facts, write_merged
+from pyarctic.tables.read import base_words
 
 _ATTEMPTS = 20
 """Times that a change is made anew because others have committed to Base: other partitions of it, mostly."""

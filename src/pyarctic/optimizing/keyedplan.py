@@ -23,7 +23,7 @@ from pyarctic.optimizing.evaluate import TOO_LARGE, Observation
 from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.taskparts import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
 from pyarctic.optimizing.tasks import KEY_SHARE, KeyedTask, Kind, Task
-from pyarctic.tables.mergedplan import by_key_ranges
+from pyarctic.tables.read import by_key_ranges
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _BIN = [*_SUB_TREE, "bin"]

@@ -12,7 +12,7 @@ from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing.kernel.inputs import Attempt, Bench
 from pyarctic.optimizing.kernel.rowmap import ROW_MAP_SUFFIX
 from pyarctic.optimizing.tasks import Job, Task
-from pyarctic.tables.storefiles import StoreTarget, with_store_facts
+from pyarctic.tables.format import StoreTarget, with_store_facts
 
 _SUFFIXES = (".parquet", "-deletes.parquet", "-deletes.puffin", ROW_MAP_SUFFIX)
 

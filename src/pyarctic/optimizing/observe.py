@@ -15,8 +15,9 @@ from pyarctic.optimizing.history import ACTIVITY, WRITERS_WINDOW, recent_stateme
 from pyarctic.optimizing.reach import metric_ids, reach
 from pyarctic.optimizing.settings import Settings
 from pyarctic.optimizing.sorting import table_order
-from pyarctic.tables import KeyedTable, Table, layout
-from pyarctic.tables.mergedscan import checked_files
+from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables.format import CHANGE_BUCKETS, write_mask
+from pyarctic.tables.read import checked_files
 
 _LOOKS = 3
 
@@ -78,7 +79,7 @@ def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
             f"Base has format version {metadata.format_version}; keyed tables have version {_KEYED_VERSION}",
             hint="Another engine has upgraded it. It can be read and written, but its changes cannot be merged.",
         )
-    nodes = layout.write_mask(metadata.properties, layout.CHANGE_BUCKETS) + 1
+    nodes = write_mask(metadata.properties, CHANGE_BUCKETS) + 1
     settings = Settings.of(metadata.properties, nodes)
     if metadata.current_snapshot() is None and table.change_store.view.metadata.current_snapshot() is None:
         return None

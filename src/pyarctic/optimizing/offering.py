@@ -19,8 +19,7 @@ from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.tasks import Task, TaskResult
-from pyarctic.tables import Table
-from pyarctic.tables.commits import remove_outputs
+from pyarctic.tables import Table, remove_outputs
 
 _PATIENCE = 5
 """Times that a change is offered again when others came first, or when the catalog did not answer."""

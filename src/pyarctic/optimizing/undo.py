@@ -12,7 +12,7 @@ from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.optimizing.history import PROCESS, is_ours
 from pyarctic.optimizing.observe import check_kind
 from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.mergedstate import merged_sequences
+from pyarctic.tables.format import merged_sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

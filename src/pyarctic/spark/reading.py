@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.schemas import for_spark, quoted, schema_with_ids, spark_schema
 from pyarctic.tables import open_table
-from pyarctic.tables.division import Division, Portion, Portions, Sizes, divided
+from pyarctic.tables.read import Division, Portion, Portions, Sizes, divided
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

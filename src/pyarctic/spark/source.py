@@ -27,8 +27,7 @@ from pyarctic.spark.executors import opened
 from pyarctic.spark.functions import declare
 from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.tables import KeyedTable, open_table
-from pyarctic.tables.changestream import ChangeStream, Limits, Position
-from pyarctic.tables.division import Division, Portion, Portions, Sizes, divided
+from pyarctic.tables.read import ChangeStream, Division, Limits, Portion, Portions, Position, Sizes, divided
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,7 @@ from pyarctic.spark.reading import read
 from pyarctic.spark.schemas import arrow_schema, quoted, spark_schema
 from pyarctic.spark.shipping import is_remote
 from pyarctic.tables import Table, open_table
-from pyarctic.tables.distribution import IS_OLD, Answer, Distribution, FileWriter
-from pyarctic.tables.writes import Note, Write
+from pyarctic.tables.write import IS_OLD, Answer, Distribution, FileWriter, Note, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

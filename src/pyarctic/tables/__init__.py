@@ -1,4 +1,4 @@
-"""Tables as users name them: `catalog.database.table`, made, opened, written, read and looked at.
+"""Tables as users name them: `catalog.database.table`, created, opened, written and read.
 
 Knows which store of a table answers a question. Keyed tables have two, for changes and for what is merged of them; the
 Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tables have one, the table itself.
@@ -6,53 +6,37 @@ Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tabl
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.commit import Once
-    from pyarctic.tables.columns import schema_of
-    from pyarctic.tables.creating import TableAdvice
-    from pyarctic.tables.handle import Table
-    from pyarctic.tables.inputfiles import InputFile, input_file, schema_like
-    from pyarctic.tables.keyed import KeyedTable
-    from pyarctic.tables.listing import list_tables
-    from pyarctic.tables.opening import create_table, drop_table, open_table
+    from pyarctic.tables.commit_outcomes import remove_outputs
+    from pyarctic.tables.create import TableAdvice, schema_of
+    from pyarctic.tables.keyed_table import KeyedTable
+    from pyarctic.tables.names import create_table, drop_table, list_tables, open_table
+    from pyarctic.tables.table import RowScan, Table
 
 __all__ = [
-    "InputFile",
     "KeyedTable",
-    "Once",
+    "RowScan",
     "Table",
     "TableAdvice",
     "create_table",
     "drop_table",
-    "input_file",
     "list_tables",
     "open_table",
-    "schema_like",
+    "remove_outputs",
     "schema_of",
 ]
 
-# Loaded when asked for: a worker process reads files and needs no catalog.
-_PLACES = {
-    "InputFile": "pyarctic.tables.inputfiles",
-    "KeyedTable": "pyarctic.tables.keyed",
-    "Once": "pyarctic.iceberg.commit",
-    "Table": "pyarctic.tables.handle",
-    "TableAdvice": "pyarctic.tables.creating",
-    "create_table": "pyarctic.tables.opening",
-    "drop_table": "pyarctic.tables.opening",
-    "input_file": "pyarctic.tables.inputfiles",
-    "list_tables": "pyarctic.tables.listing",
-    "open_table": "pyarctic.tables.opening",
-    "schema_like": "pyarctic.tables.inputfiles",
-    "schema_of": "pyarctic.tables.columns",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "commit_outcomes": ("remove_outputs",),
+        "create": ("TableAdvice", "schema_of"),
+        "keyed_table": ("KeyedTable",),
+        "names": ("create_table", "drop_table", "list_tables", "open_table"),
+        "table": ("RowScan", "Table"),
+    },
+)

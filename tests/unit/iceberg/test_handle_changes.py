@@ -9,8 +9,8 @@ import pytest
 
 from pyarctic import errors
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Rejected, Unknown
-from pyarctic.tables import handle
-from pyarctic.tables.commits import accepted
+from pyarctic.tables import table as handle
+from pyarctic.tables.commit_outcomes import accepted
 from tests.unit.iceberg.conftest import Lake, rows
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.run import plan_table
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.format.file_names import with_store_facts
 from tests.amoro import NAMES, AmoroTable, adopted, texts
 from tests.healing import heal
 

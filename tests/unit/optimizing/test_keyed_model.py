@@ -28,9 +28,9 @@ from pyarctic.optimizing import (
     plan,
 )
 from pyarctic.optimizing.run import plan_table
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.format.file_names import with_store_facts
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
 from tests.healedkeyed import HealedKeyed
 from tests.healing import heal as heal_once
 from tests.keyedhistories import KINDS, play

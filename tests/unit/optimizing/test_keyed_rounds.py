@@ -20,8 +20,8 @@ from pyarctic.optimizing import KindChoice, Options, Progress, Task, TaskOutcome
 from pyarctic.optimizing.kernel import Bench, execute
 from pyarctic.optimizing.leftovers import remove_attempt
 from pyarctic.optimizing.run import plan_table
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
 from tests import changes
 from tests.healing import InProcessEngine, heal
 from tests.keyedrounds import (

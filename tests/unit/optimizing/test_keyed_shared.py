@@ -11,8 +11,8 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, undo_runs
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
 from tests.healing import heal
 from tests.keyedrounds import base_files, commit, expire, faults, made, many, opened, read, rows, texts, unmerged
 from tests.wholeness import local

@@ -27,11 +27,11 @@ from pyarctic import config
 from pyarctic.errors import NotFound, Rejected, UsageError
 from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
-from pyarctic.tables.changefiles import FILE_OFFSET
-from pyarctic.tables.changestream import ChangeStream, Limits, Position
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.lastwords import MOST_OFFSET
-from pyarctic.tables.rows import fitted
+from pyarctic.tables.format.change_columns import FILE_OFFSET
+from pyarctic.tables.read.change_stream import ChangeStream, Limits, Position
+from pyarctic.tables.read.latest_versions import MOST_OFFSET
+from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.fanout import Fanout
 from tests.keyedtables import KeyedModel
 from tests.keyedwords import Place, Row
 

@@ -17,8 +17,8 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.errors import UsageError
 from pyarctic.tables import KeyedTable
-from pyarctic.tables.distribution import IS_OLD, Answer, Distribution
-from pyarctic.tables.writes import Write
+from pyarctic.tables.write.distributed import IS_OLD, Answer, Distribution
+from pyarctic.tables.write.prepared import Write
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("v", pa.int64())])
 Row = dict[str, Any]

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyarctic.errors import NotFound, UsageError
-from pyarctic.tables import input_file, schema_like, schema_of
+from pyarctic.tables import schema_of
+from pyarctic.tables.write import input_file, schema_like
 
 TYPES = {
     "flag": "boolean",

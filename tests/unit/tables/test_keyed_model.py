@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 
 import pyarctic
 from pyarctic import config
-from pyarctic.tables.division import Sizes, divided
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.mergedscan import MergedScan
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.read.merged_scan import MergedScan
+from pyarctic.tables.read.splits import Sizes, divided
 from tests import keyedrounds
 from tests.keyedrounds import IDS, rows
 from tests.keyedtables import KeyedModel, tuples

@@ -23,12 +23,12 @@ import pyarctic
 from pyarctic import config
 from pyarctic.errors import ArcticError, Conflict, Damaged, NotFound, Rejected, Unsupported, UsageError
 from pyarctic.iceberg.commit import Change
-from pyarctic.tables.changefiles import FILE_OFFSET
-from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.handle import Table
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.layout import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.create import TableAdvice
+from pyarctic.tables.format.change_columns import FILE_OFFSET
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.table import Table
+from pyarctic.tables.write.fanout import Fanout
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("number", pa.int32())])
 DECIMALS = pa.schema([("id", pa.decimal128(10, 2)), ("day", pa.date32()), ("is_new", pa.bool_())])

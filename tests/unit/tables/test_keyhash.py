@@ -33,8 +33,8 @@ from pyiceberg.types import (
 
 from pyarctic.errors import Unsupported
 from pyarctic.iceberg.read.projection import arrow_type
-from pyarctic.tables.keyhash import check_key_type, key_hashes
-from pyarctic.tables.tree import node_ids
+from pyarctic.tables.format.key_hash import check_key_type, key_hashes
+from pyarctic.tables.format.tree import node_ids
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 

@@ -11,7 +11,8 @@ from pyiceberg.table.statistics import StatisticsFile
 
 import pyarctic
 from pyarctic.errors import Unavailable
-from pyarctic.tables import KeyedTable, writes
+from pyarctic.tables import KeyedTable
+from pyarctic.tables.write import prepared as writes
 from tests.wholeness import leftovers
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

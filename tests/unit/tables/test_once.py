@@ -11,9 +11,9 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import OutcomeUnknown, Rejected
-from pyarctic.iceberg.commit import Change, Committed
-from pyarctic.tables import KeyedTable, Once, Table
-from pyarctic.tables.writes import Note, Write
+from pyarctic.iceberg.commit import Change, Committed, Once
+from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables.write.prepared import Note, Write
 from tests.wholeness import leftovers, missing
 
 pytestmark = pytest.mark.usefixtures("lake")

@@ -16,9 +16,9 @@ from pyiceberg.types import LongType
 import pyarctic
 from pyarctic.errors import Damaged, NotFound, OutcomeUnknown, Rejected, Unsupported, UsageError
 from pyarctic.iceberg.commit import Change
-from pyarctic.tables import layout
-from pyarctic.tables.creating import TableAdvice
-from pyarctic.tables.keyed import KeyedTable
+from pyarctic.tables.create import TableAdvice
+from pyarctic.tables.format.store_properties import check_spec
+from pyarctic.tables.keyed_table import KeyedTable
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -203,7 +203,7 @@ def test_stores_with_specs_of_different_numbers_are_refused() -> None:
     spec = base.spec().model_copy(update={"spec_id": 1})
     change = base.model_copy(update={"partition_specs": [spec], "default_spec_id": 1})
     with pytest.raises(Unsupported, match="partitioned differently"):
-        layout.check_spec(base, change)
+        check_spec(base, change)
 
 
 def test_a_key_that_another_engine_widened_is_found_in_its_old_files(lake: Catalog) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pyarctic.tables.storefiles import with_store_facts
+from pyarctic.tables.format.file_names import with_store_facts
 
 
 @pytest.mark.parametrize(

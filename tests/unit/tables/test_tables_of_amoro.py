@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table as IcebergTable
 
-from pyarctic.tables import layout
-from pyarctic.tables.changefiles import CHANGE_COLUMNS
-from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.tree import Node
+from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
+from pyarctic.tables.format.key_hash import key_hashes
+from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, DEFAULT_BUCKETS, kind_of, store_of
+from pyarctic.tables.format.tree import Node
 from tests.amoro import NAMES, AmoroTable, texts, unpacked
 
 
@@ -25,8 +25,8 @@ def amoro(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_it_is_recognised(amoro: AmoroTable) -> None:
-    assert layout.kind_of(amoro.base.properties) == "keyed"
-    assert layout.store_of(amoro.change.properties) == "change"
+    assert kind_of(amoro.base.properties) == "keyed"
+    assert store_of(amoro.change.properties) == "change"
     assert list(amoro.table.primary_key) == amoro.expected["primary_key"]
     separator = "@change" if "ams_" in amoro.expected["table"] else "_change_"
     assert amoro.table.change_store.name.endswith(f".{amoro.expected['table']}{separator}")
@@ -62,7 +62,7 @@ def test_every_key_is_in_the_node_of_its_file(amoro: AmoroTable) -> None:
             hashes = key_hashes([rows[field.name].combine_chunks() for field in keys], [field.field_type for field in keys])
             assert node.holds(hashes).all(), path.name
             seen.add(kind)
-            assert (layout.CHANGE_BUCKETS in store.properties) or node.mask == layout.DEFAULT_BUCKETS - 1
+            assert (CHANGE_BUCKETS in store.properties) or node.mask == DEFAULT_BUCKETS - 1
     assert seen == {"B", "I", "ED"}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyarctic.errors import UsageError
-from pyarctic.tables.tree import ROOT, Node, bucket_mask, disjoint_roots, node_ids, root_above
+from pyarctic.tables.format.tree import ROOT, Node, bucket_mask, disjoint_roots, node_ids, root_above
 
 DEPTH = 12
 HASHES = np.concatenate([np.arange(1 << 6), np.array([(1 << 31) - 1, 1 << 30, 12345])]).astype(np.int32)

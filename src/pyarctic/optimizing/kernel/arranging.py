@@ -28,7 +28,7 @@ from pyarctic.optimizing.kernel.ordering import Key
 from pyarctic.optimizing.ranks import Ranks, ranks
 from pyarctic.optimizing.sorting import Dimension, z_dimensions
 from pyarctic.optimizing.tasks import Task
-from pyarctic.tables import layout
+from pyarctic.tables.format import key_ids
 
 SOURCE, POSITION, PART = "\0source", "\0position", "\0part"
 """Columns that travel with rows that are sorted; no column of a table has such a name."""
@@ -74,7 +74,7 @@ class Arrangement(Protocol):
 
 def sort_fields(metadata: TableMetadata) -> list[SortField]:
     """The table's sort order; a table with a primary key and without an order is sorted by its key."""
-    keys = [SortField(source_id=field_id, transform=IdentityTransform()) for field_id in layout.key_ids(metadata)]
+    keys = [SortField(source_id=field_id, transform=IdentityTransform()) for field_id in key_ids(metadata)]
     return list(metadata.sort_order().fields) or keys
 
 

@@ -33,7 +33,7 @@ from pyarctic.iceberg.write.parquet import (
 from pyarctic.optimizing.kernel.inputs import SHARE, Attempt
 from pyarctic.optimizing.kernel.rowmap import NOWHERE, RunLog
 from pyarctic.optimizing.kernel.sources import RowCount, Sources
-from pyarctic.tables.changefiles import FILE_OFFSET
+from pyarctic.tables.format import FILE_OFFSET
 
 _LOOKED_AT = 3
 """Files whose footers decide whether copying is worth a try: the largest ones."""

@@ -18,7 +18,7 @@ from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, Reading, newest_first
 from pyarctic.iceberg.write import FileNames, Target
 from pyarctic.optimizing.tasks import Job, Progress, Task
-from pyarctic.tables.storefiles import StoreFileNames, StoreTarget
+from pyarctic.tables.format import StoreFileNames, StoreTarget
 
 Listener = Callable[[Progress], None]
 SHARE = 4

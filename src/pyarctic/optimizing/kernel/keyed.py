@@ -20,12 +20,8 @@ from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.optimizing.kernel.copying import adopted
 from pyarctic.optimizing.kernel.inputs import Attempt
 from pyarctic.optimizing.tasks import KeyedTask
-from pyarctic.tables.changefiles import change_reading
-from pyarctic.tables.judging import BaseFile, InsertFile, Judged, PrimaryKey, judge
-from pyarctic.tables.lastwords import Words
-from pyarctic.tables.mergedplan import base_words, has_rivals, ranked
-from pyarctic.tables.storefiles import StoreTarget, with_changes, with_store_facts
-from pyarctic.tables.tree import Node
+from pyarctic.tables.format import Node, StoreTarget, change_reading, with_changes, with_store_facts
+from pyarctic.tables.read import BaseFile, InsertFile, Judged, PrimaryKey, Words, base_words, has_rivals, judge, ranked
 
 
 class KeyedFiles:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.rows import fitted
+from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.fanout import Fanout
 
 _PARTITION, _ROUND = "\0partition", "\0round"
 

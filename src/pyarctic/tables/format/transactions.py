@@ -13,7 +13,7 @@ from datetime import datetime
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.tables.mergedplan import PARTITION
+from pyarctic.tables.read.key_groups import PARTITION
 
 BEGUN = "tx.begin.signature"
 """In the summary of the empty commit that begins a transaction."""

@@ -21,14 +21,21 @@ from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
 from pyarctic.iceberg.read import Scan, TableView, arrow_schema, wanted_fields
-from pyarctic.tables.changefiles import CHANGE_ACTION, CHANGE_COLUMNS, FILE_OFFSET, INSERT, TRANSACTION_ID, change_reading
-from pyarctic.tables.changelog import ChangeLog
-from pyarctic.tables.division import Portion, Portions, Sizes, divided
-from pyarctic.tables.keyed import KeyedTable
-from pyarctic.tables.lastwords import MOST_OFFSET
-from pyarctic.tables.mergedplan import unmerged
-from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.change_columns import (
+    CHANGE_ACTION,
+    CHANGE_COLUMNS,
+    FILE_OFFSET,
+    INSERT,
+    TRANSACTION_ID,
+    change_reading,
+)
+from pyarctic.tables.format.file_names import StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.read.change_log import ChangeLog
+from pyarctic.tables.read.key_groups import unmerged
+from pyarctic.tables.read.latest_versions import MOST_OFFSET
+from pyarctic.tables.read.splits import Portion, Portions, Sizes, divided
 
 _PORTION_BYTES = 32 << 20
 _AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps=false to go on without them."

@@ -28,10 +28,10 @@ from pyarctic.iceberg.manifest import FileList, PartitionDecoder
 from pyarctic.iceberg.predicate import bind_condition, parse_condition
 from pyarctic.iceberg.read import TableView, read_pieces
 from pyarctic.iceberg.write import NewFile, write_position_deletes
-from pyarctic.tables import layout
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
-from pyarctic.tables.storefiles import Place, StoreFileNames, StorePaths, StoreTarget, with_store_facts
+from pyarctic.tables.format.file_names import Place, StoreFileNames, StorePaths, StoreTarget, with_store_facts
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, key_ids, key_names, write_mask
+from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.write.fanout import Fanout
 
 Replace = Literal["table", "partitions"]
 
@@ -106,8 +106,8 @@ class LoadWriter:
     def files(self, data: Any, names: StoreFileNames | None = None) -> list[NewFile]:
         """Of several rows with one key the last one counts."""
         view, metadata = self.view, self.view.metadata
-        keys = layout.key_names(metadata)
-        mask = layout.write_mask(metadata.properties, layout.BASE_BUCKETS) if keys else 0
+        keys = key_names(metadata)
+        mask = write_mask(metadata.properties, BASE_BUCKETS) if keys else 0
         names = names or StoreFileNames()
         twins = _Twins(view, names) if keys else None
         with Fanout(view, mask=mask, transaction_id=self.transaction_id, names=names) as out:
@@ -137,7 +137,7 @@ def checked_start(view: TableView, data: Any, scope: Scope) -> Iterator[pa.Recor
     first = list(itertools.islice(batches, 1))
     for batch in first:
         rows = fitted(batch, metadata.schema())
-        check_keys(rows, layout.key_names(metadata))
+        check_keys(rows, key_names(metadata))
         if scope.condition is not None:
             _refuse_outside(metadata, scope, partition_values(metadata.spec(), metadata.schema(), rows)[1])
     return itertools.chain(first, batches)
@@ -201,8 +201,8 @@ class _Twins:
         self._view = view
         self._file_names = names
         metadata = view.metadata
-        self._names = list(layout.key_names(metadata))
-        self._keys = KeyColumns.of(layout.key_ids(metadata), [metadata.schema()], view.name)
+        self._names = list(key_names(metadata))
+        self._keys = KeyColumns.of(key_ids(metadata), [metadata.schema()], view.name)
         self._hashes: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:

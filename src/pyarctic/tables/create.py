@@ -21,9 +21,18 @@ from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, Rejected, UsageError, about
 from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.catalog import reaching
-from pyarctic.tables import layout
-from pyarctic.tables.changefiles import CHANGE_COLUMNS
-from pyarctic.tables.keyhash import check_key_type
+from pyarctic.tables.evolve import as_type
+from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
+from pyarctic.tables.format.key_hash import check_key_type
+from pyarctic.tables.format.store_properties import (
+    CHANGE_STORE,
+    change_store_identifier,
+    change_store_name,
+    check_user_properties,
+    kind_of,
+    required_key,
+    store_properties,
+)
 
 _TRANSFORMS = ("bucket", "truncate", "year", "month", "day", "hour")
 _SUFFIX = {"bucket": "bucket", "truncate": "trunc"}
@@ -45,11 +54,11 @@ def create_stores(
     with about(table=str(name)):
         fresh = _fresh(schema)
         _check_key(fresh, primary_key)
-        layout.check_user_properties(properties)
-        fresh = layout.required_key(fresh, primary_key) if primary_key else fresh
+        check_user_properties(properties)
+        fresh = required_key(fresh, primary_key) if primary_key else fresh
         spec = partition_spec(fresh, partition_by)
         _advise(fresh, spec, primary_key)
-        change = (*name.namespace, layout.change_store_name(name.table, catalog.properties)) if primary_key else None
+        change = (*name.namespace, change_store_name(name.table, catalog.properties)) if primary_key else None
         with reaching(name.catalog, str(name)):
             _ensure_namespace(catalog, name.namespace)
             if change is not None and catalog.table_exists(change):
@@ -59,11 +68,11 @@ def create_stores(
                 )
             if catalog.table_exists(name.identifier):  # some catalogs notice it after they wrote the new metadata
                 raise _exists(name.identifier)
-            told = layout.store_properties("base", properties, primary_key, change)
+            told = store_properties("base", properties, primary_key, change)
             base = _create(catalog, name.identifier, fresh, spec, told)
             if change is not None:
                 try:
-                    told = layout.store_properties("change", properties, primary_key, change)
+                    told = store_properties("change", properties, primary_key, change)
                     _create(catalog, change, fresh, spec, told)
                 except BaseException:
                     _undo(catalog, base)
@@ -79,10 +88,10 @@ def _undo(catalog: Catalog, base: IcebergTable) -> None:
 def drop_stores(catalog: Catalog, base: IcebergTable, *, purge: bool) -> None:
     """Drop the stores of a table; `purge` removes their files as well."""
     drop = _purge if purge else _drop
-    change = base.metadata.properties.get(layout.CHANGE_STORE)
+    change = base.metadata.properties.get(CHANGE_STORE)
     drop(catalog, base)
-    if change is not None and layout.kind_of(base.metadata.properties) == "keyed":
-        identifier = layout.change_store_identifier(base.metadata.properties)
+    if change is not None and kind_of(base.metadata.properties) == "keyed":
+        identifier = change_store_identifier(base.metadata.properties)
         if catalog.table_exists(identifier):
             drop(catalog, catalog.load_table(identifier))
 
@@ -212,3 +221,16 @@ def _create(
 
 def _exists(identifier: tuple[str, ...]) -> Rejected:
     return Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.")
+
+
+def schema_of(columns: Sequence[tuple[str, str, bool]]) -> Schema:
+    """A schema of columns: name, type as `long` or `decimal(10, 2)`, and whether it is required."""
+    names = [name for name, _, _ in columns]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"column {doubled!r} is there twice", hint="Give one of them another name.", column=doubled)
+    return Schema(
+        *(
+            NestedField(number, name, as_type(type_), required=required)
+            for number, (name, type_, required) in enumerate(columns, 1)
+        )
+    )

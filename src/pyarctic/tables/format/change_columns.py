@@ -12,7 +12,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyarctic.iceberg.delete import EqualityDeletes, PositionDeletes, match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import METADATA_COLUMNS, Piece, Projection, ReadFile, Reading, TableView
-from pyarctic.tables.lastwords import Marks
+from pyarctic.tables.read.latest_versions import Marks
 
 TRANSACTION_ID = NestedField(2147482646, "_transaction_id", LongType(), required=False)
 FILE_OFFSET = NestedField(2147482645, "_file_offset", LongType(), required=False)

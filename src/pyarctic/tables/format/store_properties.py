@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.errors import Damaged, Unsupported, UsageError
-from pyarctic.tables.storefiles import Store
-from pyarctic.tables.tree import bucket_mask
+from pyarctic.tables.format.file_names import Store
+from pyarctic.tables.format.tree import bucket_mask
 
 Kind = Literal["keyed", "unkeyed", "native"]
 

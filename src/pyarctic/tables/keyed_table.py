@@ -15,21 +15,20 @@ from pyarctic.config import TableName
 from pyarctic.errors import NotFound, UsageError, about
 from pyarctic.iceberg.catalog import reaching
 from pyarctic.iceberg.manifest import snapshot_by_id
-from pyarctic.tables import layout
-from pyarctic.tables.baseload import checked_scope
-from pyarctic.tables.changefiles import change_reading
-from pyarctic.tables.changelog import ChangeLog
-from pyarctic.tables.changescan import ChangeScan
-from pyarctic.tables.evolving import Evolution, are_equal, catch_up
-from pyarctic.tables.handle import RowScan, Table
-from pyarctic.tables.layout import Kind
-from pyarctic.tables.mergedplan import unmerged
-from pyarctic.tables.mergedscan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
-from pyarctic.tables.timetravel import chosen_snapshot, is_by
-from pyarctic.tables.transactions import BEGUN, ENDED
-from pyarctic.tables.writes import BaseWrite, ChangeWrite, Write
+from pyarctic.tables.evolve import Evolution, are_equal, catch_up
+from pyarctic.tables.format.change_columns import change_reading
+from pyarctic.tables.format.file_names import Store, StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.format.store_properties import Kind, change_store_identifier, check_spec, key_names
+from pyarctic.tables.format.transactions import BEGUN, ENDED
+from pyarctic.tables.read.change_log import ChangeLog
+from pyarctic.tables.read.change_scan import ChangeScan
+from pyarctic.tables.read.key_groups import unmerged
+from pyarctic.tables.read.merged_scan import MEMORY_BYTES, MergedScan, StoreState
+from pyarctic.tables.snapshots import chosen_snapshot, is_by
+from pyarctic.tables.table import RowScan, Table
+from pyarctic.tables.write.base_writer import checked_scope
+from pyarctic.tables.write.prepared import BaseWrite, ChangeWrite, Write
 
 STORES = ("merged", "base", "change")
 _UPSERT_ENABLED = "write.upsert.enabled"
@@ -40,7 +39,7 @@ class KeyedTable(Table):
 
     def __init__(self, name: TableName, base: IcebergTable, change: IcebergTable) -> None:
         super().__init__(name, base)
-        identifier = layout.change_store_identifier(base.metadata.properties)
+        identifier = change_store_identifier(base.metadata.properties)
         self.change_store = Table(TableName(catalog=name.catalog, namespace=identifier[:-1], table=identifier[-1]), change)
         self._known_change = change.metadata
         """The change store that Base was loaded for."""
@@ -52,7 +51,7 @@ class KeyedTable(Table):
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The key columns in the order of their declaration."""
-        return layout.key_names(self._loaded.metadata)
+        return key_names(self._loaded.metadata)
 
     def refresh(self) -> KeyedTable:
         """Load the newest metadata, of Base first: what a merge moved into Base is then seen there or among the changes."""
@@ -89,7 +88,7 @@ class KeyedTable(Table):
             if store == "base":
                 return super().scan(columns, where, snapshot_id, ref, as_of)
             self.keep_up()
-            layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
+            check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
             snapshot, schema = chosen_snapshot(self.change_store.view.metadata, snapshot_id, None, as_of)
@@ -180,7 +179,7 @@ class KeyedTable(Table):
         replace: str = "table",
         where: str | BooleanExpression | None = None,
     ) -> Write:
-        layout.check_spec(self._loaded.metadata, self.change_store.view.metadata)
+        check_spec(self._loaded.metadata, self.change_store.view.metadata)
         if mode == "overwrite":
             if across_partitions:
                 raise UsageError("across_partitions is for upsert and delete")

@@ -22,14 +22,14 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg import file_to_json, partition_values
 from pyarctic.iceberg.read import TableView, arrow_schema
 from pyarctic.iceberg.write import NewFile
-from pyarctic.tables import layout
-from pyarctic.tables.baseload import LoadWriter
-from pyarctic.tables.changefiles import CHANGE_ACTION, UPDATE_AFTER, UPDATE_BEFORE
-from pyarctic.tables.changewriter import ChangeWriter
-from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.moving import Moves
-from pyarctic.tables.rows import fitted
-from pyarctic.tables.storefiles import StoreFileNames
+from pyarctic.tables.format.change_columns import CHANGE_ACTION, UPDATE_AFTER, UPDATE_BEFORE
+from pyarctic.tables.format.file_names import StoreFileNames
+from pyarctic.tables.format.key_hash import key_hashes
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, key_names, store_of, write_mask
+from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.base_writer import LoadWriter
+from pyarctic.tables.write.change_writer import ChangeWriter
+from pyarctic.tables.write.partition_moves import Moves
 
 IS_OLD = "_arctic_is_old"
 """Marks rows that are not written: they tell where keys are now."""
@@ -52,10 +52,10 @@ class Distribution:
     @classmethod
     def of(cls, view: TableView, parallelism: int) -> Distribution:
         metadata = view.metadata
-        schema, keys = metadata.schema(), layout.key_names(metadata)
+        schema, keys = metadata.schema(), key_names(metadata)
         if keys:
-            bucket = layout.CHANGE_BUCKETS if layout.store_of(metadata.properties) == "change" else layout.BASE_BUCKETS
-            nodes = layout.write_mask(metadata.properties, bucket) + 1
+            bucket = CHANGE_BUCKETS if store_of(metadata.properties) == "change" else BASE_BUCKETS
+            nodes = write_mask(metadata.properties, bucket) + 1
             writers = max(nodes, 1 << (max(parallelism, 1) - 1).bit_length())
             return cls(schema=schema, keys=keys, columns=keys, view=view, writers=writers)
         sources = {field.source_id for field in metadata.spec().fields}
@@ -112,7 +112,7 @@ class FileWriter:
 
     def _files(self, data: Iterator[pa.RecordBatch], names: StoreFileNames) -> list[NewFile]:
         metadata = self.writer.view.metadata
-        schema, keys = metadata.schema(), layout.key_names(metadata)
+        schema, keys = metadata.schema(), key_names(metadata)
         if not keys:
             return self.writer.files(data, names)
         rows = _Checked(self.writer.view, keys, self.order, everywhere=bool(self.looked_up))

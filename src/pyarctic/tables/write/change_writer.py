@@ -19,8 +19,7 @@ from pyiceberg.schema import Schema
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import NewFile
-from pyarctic.tables import layout
-from pyarctic.tables.changefiles import (
+from pyarctic.tables.format.change_columns import (
     ACTIONS,
     CHANGE_ACTION,
     CHANGE_COLUMNS,
@@ -29,10 +28,11 @@ from pyarctic.tables.changefiles import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
 )
-from pyarctic.tables.fanout import Fanout
-from pyarctic.tables.moving import Moves
-from pyarctic.tables.rows import batches_of, check_keys, fitted
-from pyarctic.tables.storefiles import FileKind, StoreFileNames
+from pyarctic.tables.format.file_names import FileKind, StoreFileNames
+from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, write_mask
+from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted
+from pyarctic.tables.write.fanout import Fanout
+from pyarctic.tables.write.partition_moves import Moves
 
 ChangeMode = Literal["insert", "upsert", "delete", "cdc"]
 Offsets = npt.NDArray[np.int64]
@@ -49,9 +49,9 @@ class ChangeWriter:
 
     def files(self, data: Any, names: StoreFileNames | None = None, moves: Moves | None = None) -> list[NewFile]:
         """With `moves` the rows that keys have in other partitions are deleted there."""
-        mask = layout.write_mask(self.view.metadata.properties, layout.CHANGE_BUCKETS)
+        mask = write_mask(self.view.metadata.properties, CHANGE_BUCKETS)
         with Fanout(self.view, mask=mask, extra_fields=(FILE_OFFSET,), names=names) as out:
-            writer = _Writer(layout.key_names(self.view.metadata), out, self.mode, moves)
+            writer = _Writer(key_names(self.view.metadata), out, self.mode, moves)
             for batch in batches_of(data):
                 if batch.num_rows or self.mode == "cdc":
                     writer.write(*self.understood(batch, looks_up=moves is not None))
@@ -67,7 +67,7 @@ class ChangeWriter:
         # Who reads changes elsewhere gets these columns too, and may hand them on.
         extra = CHANGE_COLUMNS if self.mode == "cdc" else ()
         rows = fitted(batch, metadata.schema(), fill=self.mode == "delete", extra=[*extra])
-        check_keys(rows, layout.key_names(metadata))
+        check_keys(rows, key_names(metadata))
         return rows, actions
 
 

@@ -20,18 +20,18 @@ from pyarctic.iceberg.delete import KeyIndex, codes_of
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import NewFile, random_id
-from pyarctic.tables.baseload import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
-from pyarctic.tables.changewriter import ChangeMode, ChangeWriter
-from pyarctic.tables.commits import remove_outputs
-from pyarctic.tables.distribution import Answer, FileWriter
-from pyarctic.tables.mergedstate import SUMMARY, merged_sequences, write_merged
-from pyarctic.tables.moving import Moves
-from pyarctic.tables.rows import batches_of, check_keys, fitted, keys_of
-from pyarctic.tables.transactions import COMMITTED, ENDED
+from pyarctic.tables.commit_outcomes import remove_outputs
+from pyarctic.tables.format.merged_sequence import SUMMARY, merged_sequences, write_merged
+from pyarctic.tables.format.transactions import COMMITTED, ENDED
+from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.write.base_writer import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
+from pyarctic.tables.write.change_writer import ChangeMode, ChangeWriter
+from pyarctic.tables.write.distributed import Answer, FileWriter
+from pyarctic.tables.write.partition_moves import Moves
 
 if TYPE_CHECKING:
-    from pyarctic.tables.handle import Table
-    from pyarctic.tables.keyed import KeyedTable
+    from pyarctic.tables.keyed_table import KeyedTable
+    from pyarctic.tables.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)

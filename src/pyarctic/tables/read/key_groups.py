@@ -16,8 +16,8 @@ from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.manifest import FileList
 from pyarctic.iceberg.predicate import bound_from_bytes
-from pyarctic.tables.storefiles import StorePaths
-from pyarctic.tables.tree import disjoint_roots, root_above
+from pyarctic.tables.format.file_names import StorePaths
+from pyarctic.tables.format.tree import disjoint_roots, root_above
 
 PARTITION = ["spec_id", "partition"]
 

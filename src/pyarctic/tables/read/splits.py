@@ -26,10 +26,10 @@ from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, FileList
 from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_known, sql_condition
 from pyarctic.iceberg.read import Scan, TableView, arrow_schema
 from pyarctic.iceberg.write.parquet import file_schema
-from pyarctic.tables.changescan import ChangeScan
-from pyarctic.tables.mergedplan import Group
-from pyarctic.tables.mergedscan import MergedScan, StoreState
-from pyarctic.tables.storefiles import STORES, Store, with_changes
+from pyarctic.tables.format.file_names import STORES, Store, with_changes
+from pyarctic.tables.read.change_scan import ChangeScan
+from pyarctic.tables.read.key_groups import Group
+from pyarctic.tables.read.merged_scan import MergedScan, StoreState
 
 _STORE, _READ, _WORD = "store", "read", "word"
 _UNREADABLE = pa.types.is_time, lambda type_: pa.types.is_timestamp(type_) and type_.unit == "ns", pa.types.is_null

@@ -22,7 +22,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import IcebergType, NestedField
 
 from pyarctic.errors import Conflict, Damaged, UsageError
-from pyarctic.tables.changefiles import CHANGE_COLUMNS
+from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,13 @@ from pyarctic.iceberg.predicate import (
     with_optional_parents,
 )
 from pyarctic.iceberg.read import Asked, ReadFile, Reading, TableView, arrow_schema, newest_first, wanted_fields
-from pyarctic.tables.changefiles import ChangeFile
-from pyarctic.tables.judging import BaseFile, InsertFile, Judged, PrimaryKey, judge
-from pyarctic.tables.lastwords import Words
-from pyarctic.tables.mergedplan import Group, groups, has_rivals, ranked, unmerged, with_key_ranges
-from pyarctic.tables.mergedstate import merged_sequences
-from pyarctic.tables.storefiles import Store, StorePaths, with_changes, with_store_facts
-from pyarctic.tables.tree import ROOT
+from pyarctic.tables.format.change_columns import ChangeFile
+from pyarctic.tables.format.file_names import Store, StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.format.tree import ROOT
+from pyarctic.tables.read.key_groups import Group, groups, has_rivals, ranked, unmerged, with_key_ranges
+from pyarctic.tables.read.latest_versions import Words
+from pyarctic.tables.read.merged_file import BaseFile, InsertFile, Judged, PrimaryKey, judge
 
 MEMORY_BYTES = 256 << 20
 

@@ -16,10 +16,10 @@ from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import NewFile, Rolling, Target, positive_property
 from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema, worthy_dictionaries
-from pyarctic.tables import layout
-from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.storefiles import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
-from pyarctic.tables.tree import ROOT, node_ids
+from pyarctic.tables.format.file_names import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
+from pyarctic.tables.format.key_hash import key_hashes
+from pyarctic.tables.format.store_properties import key_names, store_of
+from pyarctic.tables.format.tree import ROOT, node_ids
 
 _MEMORY_BYTES = 128 << 20
 _TARGET_BYTES = 128 << 20
@@ -51,7 +51,7 @@ class Fanout:
         self._paths = StorePaths(metadata)
         self._spec = metadata.spec()
         self._schema = metadata.schema()
-        self._keys = [self._schema.find_field(name) for name in layout.key_names(metadata)]
+        self._keys = [self._schema.find_field(name) for name in key_names(metadata)]
         self._rolling = Rolling(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
         self._writers: dict[tuple[Place, int, FileKind], DataFileWriter] = {}
         """By partition, node and kind."""
@@ -117,7 +117,7 @@ class Fanout:
 
     def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:
         metadata, io, spec_id = self._view.metadata, self._view.io, self._spec.spec_id
-        if layout.store_of(metadata.properties) is None:
+        if store_of(metadata.properties) is None:
             return Target(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._names)
         return StoreTarget(
             metadata=metadata,

@@ -24,15 +24,14 @@ from pyarctic.iceberg.catalog import reaching
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, PartitionDecoder, snapshot_by_id
 from pyarctic.iceberg.read import TableView, arrow_schema, scan
-from pyarctic.tables import layout
-from pyarctic.tables.baseload import checked_scope
-from pyarctic.tables.commits import ManifestReport, accepted, remove_outputs
+from pyarctic.tables.commit_outcomes import ManifestReport, accepted, remove_outputs
 from pyarctic.tables.describe import snapshot_frame, table_facts
-from pyarctic.tables.evolving import Evolution, evolve
-from pyarctic.tables.layout import Kind
-from pyarctic.tables.storefiles import Store
-from pyarctic.tables.timetravel import chosen_snapshot
-from pyarctic.tables.writes import PlainWrite, Write
+from pyarctic.tables.evolve import Evolution, evolve
+from pyarctic.tables.format.file_names import Store
+from pyarctic.tables.format.store_properties import Kind, check_user_properties, kind_of, store_of
+from pyarctic.tables.snapshots import chosen_snapshot
+from pyarctic.tables.write.base_writer import checked_scope
+from pyarctic.tables.write.prepared import PlainWrite, Write
 
 _ATTEMPTS = 10
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
@@ -76,12 +75,12 @@ class Table:
 
     @property
     def kind(self) -> Kind:
-        return layout.kind_of(self._loaded.metadata.properties)
+        return kind_of(self._loaded.metadata.properties)
 
     @property
     def store(self) -> Store | None:
         """Which store of a keyed or unkeyed table it is, if any."""
-        return layout.store_of(self._loaded.metadata.properties)
+        return store_of(self._loaded.metadata.properties)
 
     @property
     def uuid(self) -> str:
@@ -333,14 +332,14 @@ class Table:
             told = {str(name): str(value) for name, value in properties.items()}
             check_properties(told)
             if self.kind != "native":
-                layout.check_user_properties(told)
+                check_user_properties(told)
             self._change_properties(set_=told)
 
     def unset(self, *names: str) -> None:
         """Remove table properties; those that are not set are ignored."""
         with about(table=self.name):
             if self.kind != "native":
-                layout.check_user_properties(dict.fromkeys(names, "1"))
+                check_user_properties(dict.fromkeys(names, "1"))
             self._change_properties(unset=names)
 
     def _change_properties(self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()) -> None:

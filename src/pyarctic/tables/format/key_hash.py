@@ -35,7 +35,7 @@ from pyiceberg.types import (
 
 from pyarctic.errors import Unsupported
 from pyarctic.iceberg.read import arrow_type
-from pyarctic.tables.tree import Hashes
+from pyarctic.tables.format.tree import Hashes
 
 Words = npt.NDArray[np.uint32]
 Octets = npt.NDArray[np.uint8]

@@ -14,11 +14,11 @@ from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.delete import KeyColumns, Mask, Positions
 from pyarctic.iceberg.read import Piece, ReadFile, Reading, newest_first
-from pyarctic.tables import layout
-from pyarctic.tables.changefiles import FILE_OFFSET, ChangeFile
-from pyarctic.tables.keyhash import key_hashes
-from pyarctic.tables.lastwords import LastWords, Marks, Words, base_mark, change_marks
-from pyarctic.tables.tree import Node
+from pyarctic.tables.format.change_columns import FILE_OFFSET, ChangeFile
+from pyarctic.tables.format.key_hash import key_hashes
+from pyarctic.tables.format.store_properties import key_ids
+from pyarctic.tables.format.tree import Node
+from pyarctic.tables.read.latest_versions import LastWords, Marks, Words, base_mark, change_marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class PrimaryKey:
 
     @classmethod
     def of(cls, metadata: TableMetadata, table: str) -> Self:
-        ids = layout.key_ids(metadata)
+        ids = key_ids(metadata)
         return cls(
             fields=tuple(metadata.schema().find_field(field_id) for field_id in ids),
             columns=KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], table),

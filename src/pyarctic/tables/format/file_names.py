@@ -22,7 +22,7 @@ from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeTyp
 
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.write import FileNames, Target, random_id
-from pyarctic.tables.tree import ROOT
+from pyarctic.tables.format.tree import ROOT
 
 Store = Literal["base", "change"]
 STORES: tuple[Store, ...] = ("base", "change")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
 from pyarctic.iceberg.read import Reading, arrow_schema
-from pyarctic.tables.changefiles import (
+from pyarctic.tables.format.change_columns import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,
     FILE_OFFSET,

@@ -11,7 +11,7 @@ from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown, referenced_files
 
 if TYPE_CHECKING:
-    from pyarctic.tables.handle import Table
+    from pyarctic.tables.table import Table
 
 
 def accepted(outcome: Outcome) -> Committed:

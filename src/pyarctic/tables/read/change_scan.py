@@ -13,9 +13,9 @@ from pyiceberg.schema import Schema
 from pyarctic.errors import about
 from pyarctic.iceberg.predicate import ALWAYS_TRUE, parse_condition, prune_partitions, with_optional_parents
 from pyarctic.iceberg.read import Asked, Reading, TableView, arrow_schema, wanted_fields
-from pyarctic.tables.changefiles import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
-from pyarctic.tables.mergedscan import StoreState
-from pyarctic.tables.storefiles import with_changes
+from pyarctic.tables.format.change_columns import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
+from pyarctic.tables.format.file_names import with_changes
+from pyarctic.tables.read.merged_scan import StoreState
 
 
 class ChangeScan:

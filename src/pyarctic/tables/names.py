@@ -1,0 +1,96 @@
+"""Tables by name: listed, opened, created and dropped."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from pyarctic.config import parse_table_name
+from pyarctic.config.properties import check_properties
+from pyarctic.errors import Damaged, NotFound, UsageError
+from pyarctic.iceberg.catalog import catalog_names, load_table, open_catalog, reaching
+from pyarctic.tables.create import create_stores, drop_stores
+from pyarctic.tables.format.store_properties import (
+    SERVICE_CHANGE_STORE,
+    change_store_identifier,
+    change_store_name,
+    kind_of,
+    store_of,
+)
+from pyarctic.tables.keyed_table import KeyedTable
+from pyarctic.tables.table import Table
+
+
+def open_table(name: str) -> Table:
+    """Open a table by its full name."""
+    parsed = parse_table_name(name)
+    base = load_table(parsed)
+    if kind_of(base.metadata.properties) != "keyed":
+        return Table(parsed, base)
+    identifier = change_store_identifier(base.metadata.properties)
+    try:
+        with reaching(parsed.catalog, f"{parsed.catalog}.{'.'.join(identifier)}"):
+            change = base.catalog.load_table(identifier)
+    except NotFound as cause:
+        raise Damaged(
+            f"{name}: its change store {'.'.join(identifier)} is gone",
+            hint="Register its last metadata file again, or read the base store as an Iceberg table.",
+            table=name,
+        ) from cause
+    return KeyedTable(parsed, base, change)
+
+
+def create_table(
+    name: str,
+    schema: pa.Schema | Schema,
+    primary_key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Make a table: keyed with a primary key, unkeyed without. Its database is made if there is none."""
+    parsed = parse_table_name(name)
+    told = {str(key): str(value) for key, value in (properties or {}).items()}
+    check_properties(told)
+    create_stores(open_catalog(parsed.catalog), parsed, schema, primary_key, partition_by, told)
+    return open_table(name)
+
+
+def drop_table(name: str, *, purge: bool = False) -> None:
+    """Drop a table with all its stores; its files stay unless `purge`."""
+    parsed = parse_table_name(name)
+    base = load_table(parsed)
+    if store_of(base.metadata.properties) == "change":
+        raise UsageError(f"{name} is the change store of a table", hint="Drop the table itself.")
+    with reaching(parsed.catalog, name):
+        drop_stores(base.catalog, base, purge=purge)
+
+
+def list_tables(pattern: str | None = None) -> list[str]:
+    """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
+    names = []
+    endings = {SERVICE_CHANGE_STORE}
+    for catalog_name in catalog_names():
+        if pattern and not _may_hold(catalog_name, pattern):
+            continue
+        catalog = open_catalog(catalog_name)
+        endings.add(change_store_name("", catalog.properties))
+        with reaching(catalog_name):
+            pending = list(catalog.list_namespaces())
+            while pending:
+                namespace = pending.pop()
+                names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
+                pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
+    # A change store goes with the table beside it.
+    known = set(names)
+    shown = [name for name in names if not any(name.removesuffix(end) in known for end in endings if name.endswith(end))]
+    return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
+
+
+def _may_hold(catalog: str, pattern: str) -> bool:
+    """Rules catalogs out before they are asked: one that is down must not spoil the listing of another."""
+    fixed = re.split(r"[*?\[]", pattern)[0]
+    return fixed.startswith(f"{catalog}.") or f"{catalog}.".startswith(fixed)
