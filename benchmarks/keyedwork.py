@@ -62,8 +62,8 @@ def minor_within_budget(folder: Path) -> Outcome:
 
     from pyarctic.iceberg import remove_quietly
     from pyarctic.optimizing import Options
-    from pyarctic.optimizing.kernel import Bench, execute
-    from pyarctic.optimizing.run import job_of, plan_table
+    from pyarctic.optimizing.api import job_of, plan_table
+    from pyarctic.optimizing.execute.kernel import Bench, execute
 
     pa.set_cpu_count(1)
     options = Options(kind="minor", memory_bytes=256 << 20)

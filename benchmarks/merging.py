@@ -21,7 +21,7 @@ from benchmarks.healwork import HEALER, run_ours
 from benchmarks.keyedtables import many_deletes
 from benchmarks.measuring import run_work
 from benchmarks.pipeline import ROWS_A_FILE, Site, checksum, make_merged, merge_into, opened, rows_after, table_name
-from pyarctic.optimizing import undo_runs
+from pyarctic.optimizing.commit import undo_runs
 
 _JAVA_PACK_SECONDS = 46.0
 """What Iceberg Java took for packing 256 files on the day when the Java system of the same design took"""

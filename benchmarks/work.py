@@ -54,8 +54,8 @@ def plan_ours(size: Path) -> Outcome:
     import polars as pl
 
     from benchmarks.frames import files_and_deletes
-    from pyarctic.optimizing.evaluate import evaluate
-    from pyarctic.optimizing.plan import make_plan
+    from pyarctic.optimizing.evaluate.evaluation import evaluate
+    from pyarctic.optimizing.plan.planning import make_plan
     from tests.observations import observed
 
     data, deletes = (int(part) for part in str(size).split("x"))

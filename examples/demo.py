@@ -29,7 +29,8 @@ from examples import merging, streaming
 from pyarctic.iceberg.commit import Change, ContentHash
 from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.optimizing import Plan, Progress, TaskFailure
+from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.protocol import Progress, TaskFailure
 from pyarctic.tables import Table
 
 ROOT = Path(__file__).parents[1]

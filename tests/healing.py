@@ -8,10 +8,12 @@ from collections.abc import Callable, Generator, Sequence
 import pyarrow as pa
 from pyiceberg.io import FileIO
 
-from pyarctic.optimizing import Job, KindChoice, Options, Plan, Progress, Report, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.optimizing.kernel import Bench, execute
-from pyarctic.optimizing.kernel.ranging import Ranging, Written, joined, sampled, together
-from pyarctic.optimizing.run import optimize_table
+from pyarctic.optimizing import KindChoice, Options, Report
+from pyarctic.optimizing.api import optimize_table
+from pyarctic.optimizing.execute.kernel import Bench, execute
+from pyarctic.optimizing.execute.kernel.key_ranges import Ranging, Written, joined, sampled, together
+from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.tables import Table
 
 Meanwhile = Callable[[], None]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyarctic.optimizing import KindChoice, Options, Plan, Report, optimize_table, undo_runs
-from pyarctic.optimizing.run import plan_table
+from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
+from pyarctic.optimizing.api import plan_table
+from pyarctic.optimizing.commit import undo_runs
+from pyarctic.optimizing.plan import Plan
 from tests.healedkeyed import HealedKeyed, pending
 from tests.healing import InProcessEngine, Onlooker
 from tests.keyedwords import SELECTIONS

@@ -16,10 +16,10 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
-from pyarctic.optimizing.evaluate import Evaluation, Observation, evaluate
-from pyarctic.optimizing.history import ACTIVITY, SNAPSHOT_TIMES
+from pyarctic.optimizing.evaluate.evaluation import Evaluation, Observation, evaluate
+from pyarctic.optimizing.observe.history import ACTIVITY, SNAPSHOT_TIMES
+from pyarctic.optimizing.order.sort_order import table_order
 from pyarctic.optimizing.settings import Settings
-from pyarctic.optimizing.sorting import table_order
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB, MIB = 1 << 10, 1 << 20

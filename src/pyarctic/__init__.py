@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
-    from pyarctic.optimizing import Engine, Explanation, KindChoice, Report, Watcher
+    from pyarctic.optimizing import KindChoice, Report, Watcher
+    from pyarctic.optimizing.execute import Engine
+    from pyarctic.optimizing.plan import Explanation
     from pyarctic.tables import Table
 
 __all__ = ["__version__", "catalog", "create_table", "drop_table", "explain", "optimize", "table"]
@@ -106,7 +108,7 @@ def optimize(
 
 def _engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:
     from pyarctic.errors import UsageError
-    from pyarctic.optimizing import LocalEngine
+    from pyarctic.optimizing.execute import LocalEngine
 
     if engine == "local" or (engine == "spark" and dry_run):  # no Spark is started to run nothing
         return LocalEngine(workers)

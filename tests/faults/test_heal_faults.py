@@ -31,8 +31,11 @@ from pyarctic.config import parse_table_name
 from pyarctic.errors import Damaged, OutcomeUnknown, Unavailable
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.optimizing import Engine, LocalEngine, Options, Report, TaskOutcome, offering, optimize_table
-from pyarctic.optimizing.engines import MOST_ATTEMPTS
+from pyarctic.optimizing import Options, Report, optimize_table
+from pyarctic.optimizing.commit import committer as offering
+from pyarctic.optimizing.execute import Engine, LocalEngine
+from pyarctic.optimizing.execute.engines import MOST_ATTEMPTS
+from pyarctic.optimizing.protocol import TaskOutcome
 from pyarctic.tables import Table as Handle
 from tests import changes
 from tests.faults import spoiled

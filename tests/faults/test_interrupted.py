@@ -16,11 +16,15 @@ from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.config import parse_table_name
 from pyarctic.iceberg.commit import references
-from pyarctic.optimizing import Options, TaskResult, commits, keyedcommits, offering, optimize_table
-from pyarctic.optimizing.commits import Committer
-from pyarctic.optimizing.keyedcommits import KeyedCommitter
-from pyarctic.optimizing.offering import Done, Ledger, Offering
-from pyarctic.optimizing.run import job_of, plan_table
+from pyarctic.optimizing import Options, optimize_table
+from pyarctic.optimizing.api import job_of, plan_table
+from pyarctic.optimizing.commit import committer as offering
+from pyarctic.optimizing.commit import keyed as keyedcommits
+from pyarctic.optimizing.commit import native as commits
+from pyarctic.optimizing.commit.committer import Done, Ledger, Offering
+from pyarctic.optimizing.commit.keyed import KeyedCommitter
+from pyarctic.optimizing.commit.native import Committer
+from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table
 from pyarctic.tables import commit_outcomes as outcomes
 from tests.faults.lab import NAME, Lab

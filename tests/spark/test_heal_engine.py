@@ -20,7 +20,8 @@ import pyarctic.spark
 from pyarctic import config
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.manifest import FILE_SCHEMA
-from pyarctic.optimizing import Job, Plan, Progress, Task, TaskFailure, TaskOutcome
+from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome
 from pyarctic.spark import SparkEngine
 from pyarctic.spark.engine import task_function
 from pyarctic.spark.functions import EXPLAIN_COLUMNS, OPTIMIZE_COLUMNS

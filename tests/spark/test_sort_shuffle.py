@@ -36,8 +36,8 @@ from pyiceberg.types import (
 
 import pyarctic
 from pyarctic import config
-from pyarctic.optimizing import Task, TaskOutcome, TaskResult
-from pyarctic.optimizing.run import Options, plan_table
+from pyarctic.optimizing.api import Options, plan_table
+from pyarctic.optimizing.protocol import Task, TaskOutcome, TaskResult
 from pyarctic.spark import SparkEngine
 from tests import changes
 from tests.faults import spoiled

@@ -10,7 +10,8 @@ from pyarctic.cli.output import Column, Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Explanation, Health, PartitionRow, RuleRow, TreeRow
+    from pyarctic.optimizing import Health
+    from pyarctic.optimizing.plan import Explanation, PartitionRow, RuleRow, TreeRow
 
 FACT = (Column("field", "Field", priority=0), Column("value", "Value", "time", priority=0))
 NOTE = (Column("note", "Note", priority=0),)
@@ -172,7 +173,7 @@ def _next(rule: RuleRow, *, reached: bool) -> str | datetime | None:
 
 
 def _amount(value: float, rule: RuleRow) -> str:
-    from pyarctic.optimizing import measure_text
+    from pyarctic.optimizing.plan import measure_text
 
     return span(value) if rule.unit == "seconds" else measure_text(value, rule.unit)
 

@@ -28,7 +28,8 @@ from pyarctic.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Explanation, Undone
+    from pyarctic.optimizing.commit import Undone
+    from pyarctic.optimizing.plan import Explanation
 
 
 class KindName(enum.StrEnum):
@@ -155,7 +156,7 @@ def rollback(
 
     Rows are the same before and after. When newer data would be lost it refuses, with exit code 4.
     """
-    from pyarctic.optimizing import undo_runs
+    from pyarctic.optimizing.commit import undo_runs
     from pyarctic.tables import open_table
 
     with working(f"reading {name}"):

@@ -10,7 +10,8 @@ from pyarctic.cli.output import Column, Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Report, Undone
+    from pyarctic.optimizing import Report
+    from pyarctic.optimizing.commit import Undone
 
 CHANGE_COLUMNS = (
     Column("what", "", priority=0),

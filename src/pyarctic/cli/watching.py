@@ -21,8 +21,9 @@ from pyarctic.cli.session import note, progress_wanted
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Plan, TaskFailure
-    from pyarctic.optimizing import Progress as TaskProgress
+    from pyarctic.optimizing.plan import Plan
+    from pyarctic.optimizing.protocol import Progress as TaskProgress
+    from pyarctic.optimizing.protocol import TaskFailure
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyarctic.optimizing.tasks import TaskFailure
+from pyarctic.optimizing.protocol.tasks import TaskFailure
 from pyarctic.units import format_bytes, format_count
 
 

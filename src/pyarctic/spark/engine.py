@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from pyarctic._version import __version__
 from pyarctic.iceberg import remove_quietly
-from pyarctic.optimizing import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.optimizing.engines import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage
-from pyarctic.optimizing.leftovers import remove_attempt
+from pyarctic.optimizing.execute import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage, remove_attempt
+from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import check_version, reach_executors, slots
 from pyarctic.spark.failures import reason
 from pyarctic.spark.shipping import is_remote
@@ -205,7 +204,7 @@ def answered(job: str, io_properties: dict[str, str], task: str, attempt: int, v
 
 
 def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
-    from pyarctic.optimizing.kernel import Bench, execute
+    from pyarctic.optimizing.execute.kernel import Bench, execute
 
     check_version(version)
     if job["id"] not in _benches:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyarctic.iceberg import remove_quietly
-from pyarctic.optimizing import Job, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.optimizing.engines import Storage
-from pyarctic.optimizing.kernel import Bench
-from pyarctic.optimizing.kernel.ranging import Ranging, Written, failure_parcel, joined, sampled, together
+from pyarctic.optimizing.execute import Storage
+from pyarctic.optimizing.execute.kernel import Bench, Ranging, Written, failure_parcel, joined, sampled, together
+from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import sent, slots
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.console import Console
 import pyarctic
 from pyarctic.cli.explained import span
 from pyarctic.cli.watching import Bar
-from pyarctic.optimizing import Progress, TaskFailure
+from pyarctic.optimizing.protocol import Progress, TaskFailure
 from tests import changes
 from tests.unit.cli.library import Arctic
 from tests.unit.cli.orders import BY_CITY, SCHEMA, new_catalog, orders
@@ -302,7 +302,7 @@ def test_a_rollback_is_confirmed(
 
 def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyarctic.optimizing import Options
-    from pyarctic.optimizing.run import plan_table
+    from pyarctic.optimizing.api import plan_table
 
     monkeypatch.chdir(tmp_path)
     pyarctic.config.reset()

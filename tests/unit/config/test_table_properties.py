@@ -11,7 +11,7 @@ import pytest
 from pyarctic.config import properties as registry
 from pyarctic.config.properties import TABLE_PROPERTIES, TableProperty, unknown_properties
 from pyarctic.errors import UsageError
-from pyarctic.optimizing.rules import RULES
+from pyarctic.optimizing.evaluate.rules import RULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "optimizing.md"
 

@@ -28,8 +28,8 @@ from pyiceberg.types import (
 )
 
 from pyarctic.iceberg.read.projection import arrow_type
-from pyarctic.optimizing.kernel.clustering import Clusters, expected_files, interleaved, spread
-from pyarctic.optimizing.ranks import LEAST, NAN, NULL, Ranks, is_orderable, ranks
+from pyarctic.optimizing.execute.kernel.z_order import Clusters, expected_files, interleaved, spread
+from pyarctic.optimizing.order.ranks import LEAST, NAN, NULL, Ranks, is_orderable, ranks
 
 TYPES: dict[IcebergType, st.SearchStrategy[Any]] = {
     BooleanType(): st.booleans(),

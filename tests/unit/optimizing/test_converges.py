@@ -21,8 +21,8 @@ from pyarctic import config
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
-from pyarctic.optimizing.observe import observe
-from pyarctic.optimizing.run import Options, plan_table
+from pyarctic.optimizing.api import Options, plan_table
+from pyarctic.optimizing.observe.observing import observe
 from pyarctic.tables import Table
 from tests import changes
 from tests.healedtable import SORTS, HealedTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyarctic.optimizing.history import format_ids
+from pyarctic.optimizing.observe.history import format_ids
 
 
 @pytest.mark.parametrize(("ids", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([7, 0, 2, 1, 9, 8, 5], "0-2,5,7-9")])

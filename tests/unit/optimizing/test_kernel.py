@@ -25,9 +25,10 @@ import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.write import NewFile, Target
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.optimizing import KindChoice, Report, plan
-from pyarctic.optimizing.kernel.ordering import Key, Sorter, sort_order
-from pyarctic.optimizing.run import Options, optimize_table
+from pyarctic.optimizing import KindChoice, Report
+from pyarctic.optimizing.api import Options, optimize_table
+from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter, sort_order
+from pyarctic.optimizing.plan import planning as plan
 from pyarctic.tables import Table
 from tests import changes
 from tests.healedtable import SORTS, HealedTable, arrow

@@ -8,7 +8,7 @@ import pytest
 
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
-from pyarctic.optimizing.run import plan_table
+from pyarctic.optimizing.api import plan_table
 from pyarctic.tables.format.file_names import with_store_facts
 from tests.amoro import NAMES, AmoroTable, adopted, texts
 from tests.healing import heal

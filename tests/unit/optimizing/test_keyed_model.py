@@ -20,14 +20,11 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 import pyarctic
 from pyarctic import config
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.optimizing import (
-    KindChoice,
-    Options,
-    keyedcommits,
-    keyedplan,
-    plan,
-)
-from pyarctic.optimizing.run import plan_table
+from pyarctic.optimizing import KindChoice, Options
+from pyarctic.optimizing.api import plan_table
+from pyarctic.optimizing.commit import keyed as keyedcommits
+from pyarctic.optimizing.plan import keyed as keyedplan
+from pyarctic.optimizing.plan import planning as plan
 from pyarctic.tables.format.file_names import with_store_facts
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable

@@ -16,10 +16,12 @@ import pyarctic
 from pyarctic.errors import ArcticError, Rejected, Unavailable, Unsupported
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.optimizing import KindChoice, Options, Progress, Task, TaskOutcome, explain_table, optimize_table, undo_runs
-from pyarctic.optimizing.kernel import Bench, execute
-from pyarctic.optimizing.leftovers import remove_attempt
-from pyarctic.optimizing.run import plan_table
+from pyarctic.optimizing import KindChoice, Options, explain_table, optimize_table
+from pyarctic.optimizing.api import plan_table
+from pyarctic.optimizing.commit import undo_runs
+from pyarctic.optimizing.execute.attempt_files import remove_attempt
+from pyarctic.optimizing.execute.kernel import Bench, execute
+from pyarctic.optimizing.protocol import Progress, Task, TaskOutcome
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests import changes

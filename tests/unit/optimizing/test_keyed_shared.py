@@ -10,7 +10,8 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.optimizing import KindChoice, undo_runs
+from pyarctic.optimizing import KindChoice
+from pyarctic.optimizing.commit import undo_runs
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.healing import heal

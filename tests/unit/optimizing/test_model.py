@@ -18,7 +18,9 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic import config
-from pyarctic.optimizing import KindChoice, Options, Report, commits, optimize_table, plan
+from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
+from pyarctic.optimizing.commit import native as commits
+from pyarctic.optimizing.plan import planning as plan
 from tests.healedtable import SORTS, SPECS, HealedTable
 from tests.healing import InProcessEngine, Onlooker, heal
 from tests.wholeness import leftovers, missing, untrue_totals

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic import config
 from pyarctic.optimizing import KindChoice
-from pyarctic.optimizing import plan as planning
+from pyarctic.optimizing.plan import planning
 from pyarctic.tables import Table
 from tests.healing import heal
 from tests.spec.history import History

@@ -12,7 +12,7 @@ import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
-from pyarctic.optimizing.run import Options, plan_table
+from pyarctic.optimizing.api import Options, plan_table
 from tests import changes
 from tests.healedtable import HealedTable
 from tests.healing import heal

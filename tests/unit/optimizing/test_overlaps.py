@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
-from pyarctic.optimizing.depth import Boxes, connected, deep, deep_at_most, depths
-from pyarctic.optimizing.overlaps import NO_SET, settled
+from pyarctic.optimizing.order.depth import Boxes, connected, deep, deep_at_most, depths
+from pyarctic.optimizing.order.overlaps import NO_SET, settled
 
 Interval = tuple[int, int]
 Box = tuple[int, tuple[Interval, ...]]

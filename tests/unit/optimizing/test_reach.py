@@ -35,10 +35,10 @@ from pyiceberg.types import (
 
 import pyarctic
 from pyarctic.iceberg.read.projection import arrow_type
-from pyarctic.optimizing.ranks import NAN, NULL, NULL_LAST, ranks
-from pyarctic.optimizing.reach import metric_ids, reach
+from pyarctic.optimizing.order.key_bounds import metric_ids, reach
+from pyarctic.optimizing.order.ranks import NAN, NULL, NULL_LAST, ranks
+from pyarctic.optimizing.order.sort_order import table_order
 from pyarctic.optimizing.settings import Settings
-from pyarctic.optimizing.sorting import table_order
 from tests import changes
 
 VALUES: dict[str, tuple[IcebergType, list[Any]]] = {

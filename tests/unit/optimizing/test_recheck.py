@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from pyarctic.iceberg.manifest import FILE_SCHEMA
-from pyarctic.optimizing.recheck import KnownTask, Look, TaskState, next_look, replacement
-from pyarctic.optimizing.tasks import KeyedTask, Task
+from pyarctic.optimizing.plan.recheck import KnownTask, Look, TaskState, next_look, replacement
+from pyarctic.optimizing.protocol.tasks import KeyedTask, Task
 
 NO_FILES = pl.DataFrame(schema=FILE_SCHEMA)
 

@@ -17,12 +17,12 @@ from benchmarks.frames import files_and_deletes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
 from pyarctic.iceberg.write.new_file import Metrics
-from pyarctic.optimizing import Job, Task, TaskFailure, TaskResult
-from pyarctic.optimizing.evaluate import evaluate
-from pyarctic.optimizing.explain import explain_plan
-from pyarctic.optimizing.history import SNAPSHOT_TIMES
-from pyarctic.optimizing.plan import make_plan
-from pyarctic.optimizing.tasks import job_metadata
+from pyarctic.optimizing.evaluate.evaluation import evaluate
+from pyarctic.optimizing.observe.history import SNAPSHOT_TIMES
+from pyarctic.optimizing.plan.explain import explain_plan
+from pyarctic.optimizing.plan.planning import make_plan
+from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskResult
+from pyarctic.optimizing.protocol.tasks import job_metadata
 from tests.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
 
 FRAGMENT, UNDERSIZED, WELL, LARGE = 100 * KIB, 3 * MIB, 8 * MIB, 11 * MIB

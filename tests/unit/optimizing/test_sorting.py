@@ -29,11 +29,11 @@ from pyiceberg.types import (
 import pyarctic
 from pyarctic.iceberg.read.table_scan import Scan
 from pyarctic.optimizing import Report
-from pyarctic.optimizing.evaluate import Evaluation
-from pyarctic.optimizing.kernel import ordering
-from pyarctic.optimizing.kernel.ordering import Key, Sorter, sort_order
-from pyarctic.optimizing.observe import evaluate_table
-from pyarctic.optimizing.run import Options, explain_table, plan_table
+from pyarctic.optimizing.api import Options, explain_table, plan_table
+from pyarctic.optimizing.evaluate.evaluation import Evaluation
+from pyarctic.optimizing.execute.kernel import external_sort as ordering
+from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter, sort_order
+from pyarctic.optimizing.observe.observing import evaluate_table
 from pyarctic.tables import Table
 from tests import changes
 from tests.healing import heal

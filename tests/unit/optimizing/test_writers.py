@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.optimizing.explain import explain_plan
-from pyarctic.optimizing.history import STATEMENTS, writers_activity
-from pyarctic.optimizing.plan import make_plan
+from pyarctic.optimizing.observe.history import STATEMENTS, writers_activity
+from pyarctic.optimizing.plan.explain import explain_plan
+from pyarctic.optimizing.plan.planning import make_plan
 from tests.observations import KIB, NOW, evaluated, file
 
 QUIET = timedelta(seconds=30)

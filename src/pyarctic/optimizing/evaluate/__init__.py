@@ -1,0 +1,1 @@
+"""Evaluating partitions: measures, rules, and the kind of optimizing each one needs."""

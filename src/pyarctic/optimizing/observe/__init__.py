@@ -1,0 +1,1 @@
+"""Observing a table: everything that evaluating and planning depend on, read from its metadata."""

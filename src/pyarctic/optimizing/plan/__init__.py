@@ -1,0 +1,23 @@
+"""Planning: from an evaluation to tasks, and explaining them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarctic._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from pyarctic.optimizing.plan.explain import Explanation, PartitionRow, RuleRow, TaskRow, measure_text
+    from pyarctic.optimizing.plan.explain_tree import TreeRow
+    from pyarctic.optimizing.plan.planning import Plan
+
+__all__ = ["Explanation", "PartitionRow", "Plan", "RuleRow", "TaskRow", "TreeRow", "measure_text"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "explain": ("Explanation", "PartitionRow", "RuleRow", "TaskRow", "measure_text"),
+        "explain_tree": ("TreeRow",),
+        "planning": ("Plan",),
+    },
+)

@@ -1,0 +1,297 @@
+"""Why a table would be optimized, or not, told from the very objects that a run executes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from pyarctic.config.properties import unknown_properties
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.optimizing.evaluate.rules import RULES, Rule, Unit
+from pyarctic.optimizing.plan.explain_tree import TreeRow, keyed_notes, tree_rows
+from pyarctic.optimizing.plan.planning import Plan, expected_files
+from pyarctic.optimizing.report import Health
+from pyarctic.optimizing.settings import Settings
+from pyarctic.units import format_age, format_bytes, format_count, format_instant
+
+_MOST_PARTITIONS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """One rule for one partition."""
+
+    name: str
+    kind: str
+    unit: Unit
+    doc: str
+    threshold: float | None
+    """None: the rule is switched off."""
+    measured: float | None
+    met: bool
+    gains: bool
+    """Whether the partition has something to gain by it; if not, it is not met whatever was measured."""
+    next_at: datetime | None
+    """When it could fire if nothing more is written; None: not by waiting."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"next_at": None if self.next_at is None else format_instant(self.next_at)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition: what was measured, what follows, and what keeps it waiting."""
+
+    partition: str
+    spec_id: int
+    kind: str | None
+    causes: tuple[str, ...]
+    waits: str | None
+    """Why its data files are left alone for now."""
+    busy_until: datetime | None
+    health: float
+    data_files: int
+    data_bytes: int
+    records: int
+    fragments: int
+    undersized: int
+    equality_delete_files: int
+    position_delete_files: int
+    dead_rows: int
+    change_files: int
+    """Of a keyed table: files of changes that can be merged now."""
+    rules: tuple[RuleRow, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "causes": list(self.causes),
+            "busy_until": None if self.busy_until is None else format_instant(self.busy_until),
+            "rules": [rule.to_dict() for rule in self.rules],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task of the plan."""
+
+    id: int
+    action: str
+    kind: str
+    partition: str
+    data_files: int
+    delete_files: int
+    input_bytes: int
+    files_out: int
+    sort: bool
+    reasons: tuple[str, ...]
+    node: int | None = None
+    """Of a keyed table: the node of the tree that is written."""
+    change_files: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What `optimize` would do now, and why."""
+
+    table: str
+    snapshot_id: int | None
+    observed_at: datetime
+    health: Health
+    expected: dict[str, int]
+    partitions: tuple[PartitionRow, ...]
+    """The most urgent ones first, at most fifty."""
+    partitions_total: int
+    partitions_needy: int
+    partitions_left_out: int
+    tasks: tuple[TaskRow, ...]
+    notes: tuple[str, ...]
+    tree: tuple[TreeRow, ...] = ()
+    """Of a keyed table: the nodes whose files take part, at most two hundred."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            **asdict(self),
+            "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
+            "observed_at": format_instant(self.observed_at),
+            "partitions": [row.to_dict() for row in self.partitions],
+            "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
+            "notes": list(self.notes),
+            "tree": [row.to_dict() for row in self.tree],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __rich__ = __str__
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.table}: health {self.health.score:g} of 100"
+        if not self.partitions_needy:
+            yield "  nothing to do now"
+        for row in self.partitions:
+            name = row.partition or "(whole table)"
+            what = row.kind or "nothing"
+            yield f"  {name}: {what}" + (f" because of {', '.join(row.causes)}" if row.causes else "")
+            if row.waits:
+                yield f"    waits: {row.waits}"
+            for rule in row.rules:
+                yield f"    {_rule_line(rule, self.observed_at)}"
+            yield from (f"    {node}" for node in self.tree if node.partition == row.partition)
+        if self.tasks:
+            figures = self.expected
+            merged = f" and {format_count(figures['change_files_in'])} of changes" if figures["change_files_in"] else ""
+            yield (
+                f"  {len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files{merged} "
+                f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
+            )
+        yield from (f"  {note}" for note in self.notes)
+
+
+def explain_plan(plan: Plan) -> Explanation:
+    """The explanation of a plan."""
+    observation, evaluation = plan.observation, plan.evaluation
+    decoder = PartitionDecoder(observation.metadata)
+    urgent = plan.partitions.sort(pl.col("kind").is_null(), "health").head(_MOST_PARTITIONS)
+    rows = tuple(_partition_row(row, plan, decoder) for row in urgent.iter_rows(named=True))
+    return Explanation(
+        table=observation.table,
+        snapshot_id=observation.snapshot_id,
+        observed_at=observation.now,
+        health=Health.of(evaluation.health),
+        expected=plan.figures(),
+        partitions=rows,
+        partitions_total=plan.partitions.height,
+        partitions_needy=int(plan.partitions["kind"].is_not_null().sum()),
+        partitions_left_out=plan.left_out,
+        tasks=tuple(_task_rows(plan)),
+        notes=tuple(_notes(plan)),
+        tree=tuple(tree_rows(plan)),
+    )
+
+
+def nothing_to_explain(table: str, now: datetime) -> Explanation:
+    """Of a table without data."""
+    return Explanation(
+        table=table,
+        snapshot_id=None,
+        observed_at=now,
+        health=Health(score=100.0, small_files=0.0, equality_deletes=0.0, position_deletes=0.0),
+        expected={},
+        partitions=(),
+        partitions_total=0,
+        partitions_needy=0,
+        partitions_left_out=0,
+        tasks=(),
+        notes=("the table has no data yet",),
+    )
+
+
+def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -> PartitionRow:
+    settings = plan.observation.settings
+    path = decoder.path(row["spec_id"], row["partition"])
+    waits = row["kind"] is not None and row["is_busy"]
+    return PartitionRow(
+        partition=path,
+        spec_id=row["spec_id"],
+        kind=row["kind"],
+        causes=tuple(row["causes"]) if row["kind"] else (),
+        waits=_waits(row, plan.observation.now) if waits else None,
+        busy_until=row["busy_until"] if waits else None,
+        health=round(row["health"], 1),
+        data_files=row["data_files"],
+        data_bytes=row["data_bytes"],
+        records=row["records"],
+        fragments=row["fragments"],
+        undersized=row["small_files"] - row["fragments"],
+        equality_delete_files=row["equality_files"] - row["change_files"],
+        position_delete_files=row["position_files"],
+        dead_rows=row["dead_rows"],
+        change_files=row["change_files"],
+        rules=tuple(_rule_row(rule, row, settings) for rule in RULES),
+    )
+
+
+def _rule_row(rule: Rule, row: dict[str, Any], settings: Settings) -> RuleRow:
+    threshold = rule.threshold(settings)
+    return RuleRow(
+        name=rule.name,
+        kind=rule.kind,
+        unit=rule.unit,
+        doc=rule.doc,
+        threshold=None if threshold is None else float(threshold),
+        measured=row[f"{rule.name}_measured"],
+        met=row[f"{rule.name}_met"],
+        gains=row[f"{rule.name}_gains"],
+        next_at=row[f"{rule.name}_next_at"],
+    )
+
+
+def _waits(row: dict[str, Any], now: datetime) -> str:
+    last = format_age(row["last_statement_at"], now)
+    cadence = row["cadence_seconds"]
+    rhythm = f", about every {cadence:.0f} s" if cadence and row["statements"] > 2 else ""
+    until = format_instant(row["busy_until"])
+    return (
+        f"others change rows here (last {last}{rhythm}); its data files are left alone until {until}, deletes are converted"
+    )
+
+
+def _task_rows(plan: Plan) -> Iterator[TaskRow]:
+    for task in plan.tasks:
+        yield TaskRow(
+            id=task.id,
+            action=task.action,
+            kind=task.kind,
+            partition=task.partition,
+            data_files=task.data.height if task.action == "convert" else task.replaced.height,
+            delete_files=task.deletes.height,
+            input_bytes=task.input_bytes,
+            files_out=expected_files(task) if task.action == "merge" else 0,
+            sort=task.sort,
+            reasons=task.reasons,
+            node=task.keyed.node_id if task.keyed else None,
+            change_files=task.keyed.changes.height if task.keyed else 0,
+        )
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    yield from keyed_notes(plan)
+    if plan.idle_deletes.height:
+        yield f"{plan.idle_deletes.height} delete files hit nothing and would be removed"
+    if plan.left_out:
+        limits = "self-optimizing.max-file-count and max-plan-size"
+        yield f"{plan.left_out} partitions are left for the next run: a plan is limited by {limits}"
+    if plan.observation.order is not None:
+        yield from plan.observation.order.notes
+    for name, near in unknown_properties(plan.observation.metadata.properties).items():
+        yield f"table property {name} is not known" + (f"; did you mean {near}?" if near else "")
+
+
+def measure_text(value: float | None, unit: Unit) -> str:
+    """A measure as people read it."""
+    if value is None:
+        return "–"
+    match unit:
+        case "bytes":
+            return format_bytes(int(value))
+        case "ratio":
+            return f"{value:.1%}"
+        case "seconds":
+            return f"{value:,.0f} s"
+    return format_count(int(value))
+
+
+def _rule_line(rule: RuleRow, now: datetime) -> str:
+    if rule.threshold is None:
+        return f"{rule.name}: off"
+    reached = rule.measured is not None and rule.measured >= rule.threshold
+    verdict = "met" if rule.met else "reached, but there is nothing to gain" if reached and not rule.gains else "not met"
+    soon = f", {format_age(rule.next_at, now)}" if rule.next_at and not rule.met and rule.next_at > now else ""
+    measured, threshold = measure_text(rule.measured, rule.unit), measure_text(rule.threshold, rule.unit)
+    return f"{rule.name}: {measured} of {threshold}, {verdict}{soon}"
