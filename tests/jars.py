@@ -81,7 +81,7 @@ def with_ivy(pom: Path, folder: Path) -> None:
         module, settings = Path(temporary, "ivy.xml"), Path(temporary, "ivysettings.xml")
         ElementTree.ElementTree(_ivy_module(pom)).write(module)
         ElementTree.ElementTree(_ivy_settings()).write(settings)
-        command = [java.find().executable, "-jar", ivy, "-settings", settings, "-cache", temporary, "-ivy", module]
+        command = [java.find_java().executable, "-jar", ivy, "-settings", settings, "-cache", temporary, "-ivy", module]
         options = ["-types", "jar", "bundle", "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
         # Ivy reports every step on stdout, which is worth reading only after a failure.
         subprocess.run([*map(str, command), *options], check=True, capture_output=True, text=True)

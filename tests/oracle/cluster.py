@@ -37,7 +37,7 @@ def _daemon(role: str, folder: Path, options: list[str]) -> Iterator[Process]:
 
     spark_home = Path(pyspark.__file__).parent
     environment = os.environ | {
-        "JAVA_HOME": str(java.launcher_home(java.find())),
+        "JAVA_HOME": str(java.launcher_home(java.find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_DAEMON_MEMORY": "256m",

@@ -33,7 +33,7 @@ def start(folder: Path) -> Iterator[str]:
         "spark.ui.enabled": "false",
     }
     environment = os.environ | {
-        "JAVA_HOME": str(java.launcher_home(java.find())),
+        "JAVA_HOME": str(java.launcher_home(java.find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": HOST,

@@ -54,7 +54,7 @@ def start(folder: Path) -> Iterator[Kafka]:
     """Start an empty broker, wait until it answers, and end it. Its log and its data are in this folder."""
     port, log, settings = free_port(), folder / "kafka.log", folder / "server.properties"
     settings.write_text("".join(f"{name}={value}\n" for name, value in _settings(folder, port).items()))
-    command = [str(java.find().executable), *_OPTIONS, "-cp", os.pathsep.join(map(str, jars.KAFKA.paths()))]
+    command = [str(java.find_java().executable), *_OPTIONS, "-cp", os.pathsep.join(map(str, jars.KAFKA.paths()))]
     with log.open("ab") as output:
         prepare = [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)]
         subprocess.run(prepare, check=True, stdout=output, stderr=output, cwd=folder)

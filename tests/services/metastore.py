@@ -57,7 +57,7 @@ def start(folder: Path) -> Iterator[Metastore]:
 def _java(folder: Path) -> Iterator[Any]:
     """A Java with Spark's jars; it ends with this process, however that ends, because its input then ends."""
     log, told = folder / "metastore.log", folder / "metastore-gateway"
-    command = [str(java.find().executable), *_OPTIONS, f"-Dderby.system.home={folder}", "-cp", f"{jars.SPARK_JARS}/*"]
+    command = [str(java.find_java().executable), *_OPTIONS, f"-Dderby.system.home={folder}", "-cp", f"{jars.SPARK_JARS}/*"]
     gateway_server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
     with (
         told.open("wb") as output,

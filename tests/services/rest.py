@@ -34,7 +34,7 @@ def start(folder: Path) -> Iterator[RestServer]:
     It cannot be told to listen on loopback alone.
     """
     port, log = free_port(), folder / "rest.log"
-    command = [str(java.find().executable), *_OPTIONS, "-cp", _classpath(), "org.apache.iceberg.rest.RESTCatalogServer"]
+    command = [str(java.find_java().executable), *_OPTIONS, "-cp", _classpath(), "org.apache.iceberg.rest.RESTCatalogServer"]
     with running(command, log, env=os.environ | _settings(folder, port)) as process:
         wait_for(lambda: _is_up(port), log, process)
         yield RestServer(uri=f"http://{HOST}:{port}", port=port)

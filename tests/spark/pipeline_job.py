@@ -11,7 +11,9 @@ import sys
 import obedient  # type: ignore[import-not-found]  # it lies beside this script
 import pyarrow.parquet as pq
 
-from pyarctic.spark import read, session, write
+from pyarctic.spark import session
+from pyarctic.spark.reading import read
+from pyarctic.spark.writing import write
 
 
 def main(table: str, rows: str, file: str, settings: str) -> None:

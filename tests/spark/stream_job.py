@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import obedient  # type: ignore[import-not-found]  # it lies beside this script
 
-from pyarctic.spark import session, write_stream
-from pyarctic.spark.streaming import StreamTarget
+from pyarctic.spark import session
+from pyarctic.spark.streaming import StreamTarget, write_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -149,7 +149,7 @@ def submitted(
 
     spark_home = Path(pyspark.__file__).parent
     environment = os.environ | {
-        "JAVA_HOME": str(java.launcher_home(java.find())),
+        "JAVA_HOME": str(java.launcher_home(java.find_java())),
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": HOST,
         "PYSPARK_PYTHON": str(cluster.python),

@@ -24,7 +24,7 @@ from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome
 from pyarctic.spark import SparkEngine
 from pyarctic.spark.engine import task_function
-from pyarctic.spark.functions import EXPLAIN_COLUMNS, OPTIMIZE_COLUMNS
+from pyarctic.spark.sql_functions import EXPLAIN_COLUMNS, OPTIMIZE_COLUMNS
 from tests import changes
 from tests.faults import spoiled
 from tests.faults.test_heal_faults import is_running, wait_until

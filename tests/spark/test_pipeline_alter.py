@@ -6,7 +6,7 @@ import pytest
 
 import pyarctic
 import pyarctic.spark as arctic_spark
-from pyarctic.config.properties import MINOR_FILE_COUNT, QUOTA
+from pyarctic.config.table_properties import MINOR_FILE_COUNT, QUOTA
 from pyarctic.errors import UsageError
 from pyarctic.tables import KeyedTable
 from tests.oracle.compare import share_catalog

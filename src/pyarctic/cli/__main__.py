@@ -2,7 +2,7 @@
 
 import sys
 
-from pyarctic.cli import main
+from pyarctic.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyarctic.cli.arguments import column, note_unknown_properties, pairs
-from pyarctic.cli.output import Column, Frame, emit
 from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, chosen, note, working
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:

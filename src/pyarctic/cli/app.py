@@ -14,8 +14,9 @@ import typer
 
 from pyarctic._version import __version__
 from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, write
-from pyarctic.cli.output import Column, Frame, ReaderGone, emit
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_group, session
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, ReaderGone, emit
 from pyarctic.errors import UsageError
 
 ROOT_HELP = """Keep lakehouse tables healthy.

@@ -42,7 +42,7 @@ def names(text: str | None) -> list[str]:
 
 def note_unknown_properties(properties: dict[str, str]) -> None:
     """Say which properties look like ours and are not: a misspelt name does nothing, silently."""
-    from pyarctic.config.properties import unknown_properties
+    from pyarctic.config.table_properties import unknown_properties
 
     for name, nearest in unknown_properties(properties).items():
         note(f"table property {name} is not known" + (f"; did you mean {nearest}?" if nearest else ""))

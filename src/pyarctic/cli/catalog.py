@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from pyarctic.cli.checks import CHECK_COLUMNS, Check, check_catalog, worst_exit
-from pyarctic.cli.output import Column, Frame, emit
 from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, chosen, new_group, working
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, emit
 
 group = new_group("Catalogs: list them and see whether they answer.\n\n\b\nExample:\n  arctic catalog ls")
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import typer
 
-from pyarctic.cli.columns import Column
 from pyarctic.cli.errors import BAD_ANSWER
+from pyarctic.cli.view.columns import Column
 from pyarctic.errors import ArcticError
 
 State = Literal["ok", "warn", "fault"]
@@ -89,10 +89,10 @@ def check_pyspark() -> Check:
 
 def check_java() -> Check:
     """Only Spark needs Java, so its absence is no fault."""
-    from pyarctic.spark import java
+    from pyarctic.spark import find_java
 
     try:
-        found = java.find()
+        found = find_java()
     except ArcticError as error:
         return Check(check="java", state="warn", detail=str(error), hint=error.hint)
     return Check(check="java", state="ok", detail=f"{found.major}, {found.executable} ({found.origin})")

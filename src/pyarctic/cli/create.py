@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from pyarctic.cli.arguments import column, names, note_unknown_properties, pairs
-from pyarctic.cli.details import sections
-from pyarctic.cli.output import Column, Frame, emit, emit_details
 from pyarctic.cli.session import (
     DryRunOption,
     Format,
@@ -22,6 +20,9 @@ from pyarctic.cli.session import (
     note,
     working,
 )
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, emit, emit_details
+from pyarctic.cli.view.table_page import sections
 from pyarctic.errors import Damaged, UsageError
 from pyarctic.units import format_bytes, format_count
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyarctic.cli.checks import CHECK_COLUMNS, all_checks, worst_exit
-from pyarctic.cli.output import Frame, emit
 from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, chosen, working
+from pyarctic.cli.view.output import Frame, emit
 
 
 def doctor(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, wide: WideOption = False) -> None:

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyarctic.cli.errors import BAD_ANSWER
-from pyarctic.cli.explained import explained
-from pyarctic.cli.output import PEOPLE_LIMIT, emit_details
-from pyarctic.cli.reported import closing, reported, undone
 from pyarctic.cli.session import (
     AbsoluteOption,
     DryRunOption,
@@ -26,6 +23,9 @@ from pyarctic.cli.session import (
     note,
     working,
 )
+from pyarctic.cli.view.explain_page import explained
+from pyarctic.cli.view.output import PEOPLE_LIMIT, emit_details
+from pyarctic.cli.view.report_page import closing, reported, undone
 
 if TYPE_CHECKING:
     from pyarctic.optimizing.commit import Undone
@@ -109,7 +109,7 @@ def optimize(
         note("dry run: nothing was changed")
         return
     from pyarctic import optimize as run
-    from pyarctic.cli.watching import heed_interrupts, watching
+    from pyarctic.cli.view.progress import heed_interrupts, watching
 
     heed_interrupts()
     try:

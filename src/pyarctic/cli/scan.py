@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyarctic.cli.output import Column, Frame, emit
 from pyarctic.cli.session import (
     Format,
     FormatOption,
@@ -24,6 +23,8 @@ from pyarctic.cli.session import (
     working,
 )
 from pyarctic.cli.table import at_most_one
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:

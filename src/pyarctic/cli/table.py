@@ -9,9 +9,6 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from pyarctic.cli.columns import WIDE_ONLY
-from pyarctic.cli.details import sections
-from pyarctic.cli.output import Column, Frame, emit, emit_details
 from pyarctic.cli.session import (
     AbsoluteOption,
     Format,
@@ -29,6 +26,9 @@ from pyarctic.cli.session import (
     note,
     working,
 )
+from pyarctic.cli.view.columns import WIDE_ONLY, Column
+from pyarctic.cli.view.output import Frame, emit, emit_details
+from pyarctic.cli.view.table_page import sections
 from pyarctic.errors import UsageError
 from pyarctic.units import format_bytes
 

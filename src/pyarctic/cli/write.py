@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyarctic.cli.output import Column, Frame, emit
 from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, chosen, note, progress_wanted
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
 from pyarctic.units import format_count
 

@@ -5,9 +5,7 @@ mapping of strings here, and whoever opens it decides what they mean. Importing 
 are loaded only when a file is read.
 """
 
-from pyarctic.config.names import TableName, check_catalog_name, parse_table_name
-from pyarctic.config.places import cache_dir, spill_dir
-from pyarctic.config.registry import (
+from pyarctic.config.catalogs import (
     Config,
     catalog_properties,
     declare_catalog,
@@ -18,6 +16,8 @@ from pyarctic.config.registry import (
     reset,
     use,
 )
+from pyarctic.config.folders import cache_dir, spill_dir
+from pyarctic.config.names import TableName, check_catalog_name, parse_table_name
 from pyarctic.config.secrets import masked, masked_text
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from pyarctic.config import properties as registry
+from pyarctic.config import table_properties as registry
 from pyarctic.iceberg.write import positive_property
 
 _TASK_TARGETS = 4

@@ -15,15 +15,16 @@ Must not know: what a command line is, or how a table is laid out (it asks the r
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pyarctic._lazy import lazy_exports
 from pyarctic.spark.session import session
 
 if TYPE_CHECKING:
     from pyarctic.spark.creating import create_table
     from pyarctic.spark.debezium import from_debezium
     from pyarctic.spark.engine import SparkEngine
+    from pyarctic.spark.java import find_java
     from pyarctic.spark.reading import read, view
     from pyarctic.spark.registering import register
     from pyarctic.spark.streaming import write_stream
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SparkEngine",
     "create_table",
+    "find_java",
     "from_debezium",
     "read",
     "register",
@@ -41,21 +43,17 @@ __all__ = [
     "write_stream",
 ]
 
-# Loaded when asked for: Spark's daemon is part of this room and must never load Polars, which they need (see daemon.py).
-_HOMES = {
-    "SparkEngine": "engine",
-    "create_table": "creating",
-    "from_debezium": "debezium",
-    "read": "reading",
-    "register": "registering",
-    "view": "reading",
-    "write": "writing",
-    "write_stream": "streaming",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+# Spark's daemon is part of this room and must never load Polars, which most of these need (see daemon.py).
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "creating": ("create_table",),
+        "debezium": ("from_debezium",),
+        "engine": ("SparkEngine",),
+        "java": ("find_java",),
+        "reading": ("read", "view"),
+        "registering": ("register",),
+        "streaming": ("write_stream",),
+        "writing": ("write",),
+    },
+)

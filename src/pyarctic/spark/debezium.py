@@ -12,7 +12,7 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from pyarctic.errors import UsageError
-from pyarctic.spark.debeziumvalues import UNITS, Unit, kinds_of, member, needs_kind, path, value
+from pyarctic.spark.debezium_values import UNITS, Unit, kinds_of, member, needs_kind, path, value
 from pyarctic.spark.schemas import spark_schema
 from pyarctic.tables import open_table
 

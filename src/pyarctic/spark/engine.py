@@ -23,8 +23,8 @@ from pyarctic.optimizing.execute import LOOK_SECONDS, MOST_ATTEMPTS, Listener, S
 from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import check_version, reach_executors, slots
 from pyarctic.spark.failures import reason
+from pyarctic.spark.range_shuffle import Lost, Shuffle
 from pyarctic.spark.shipping import is_remote
-from pyarctic.spark.shuffling import Lost, Shuffle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -68,7 +68,7 @@ def major_version(executable: Path) -> int | None:
     return parse_version(answer.stderr + answer.stdout) if answer.returncode == 0 else None
 
 
-def find() -> Java:
+def find_java() -> Java:
     """The first Java in the order above that Spark supports."""
     seen = []
     for origin, executable in _candidates():

@@ -6,9 +6,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from pyarctic.spark.executors import reach_executors
-from pyarctic.spark.functions import register_functions
 from pyarctic.spark.session import missing_settings
 from pyarctic.spark.shipping import is_remote
+from pyarctic.spark.sql_functions import register_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -120,7 +120,7 @@ def _variables(master: str | None, *, submitted: bool) -> dict[str, str]:
     if is_local(master or "local[*]") and "SPARK_LOCAL_IP" not in os.environ:
         variables["SPARK_LOCAL_IP"] = _LOOPBACK
     if _jvm_is_needed():
-        variables["JAVA_HOME"] = str(java.launcher_home(java.find()))
+        variables["JAVA_HOME"] = str(java.launcher_home(java.find_java()))
     return variables
 
 

@@ -24,8 +24,8 @@ from pyarctic import config
 from pyarctic._version import __version__
 from pyarctic.errors import ArcticError, UsageError
 from pyarctic.spark.executors import opened
-from pyarctic.spark.functions import declare
 from pyarctic.spark.schemas import for_spark, spark_schema
+from pyarctic.spark.sql_functions import declare
 from pyarctic.tables import KeyedTable, open_table
 from pyarctic.tables.read import ChangeStream, Division, Limits, Portion, Portions, Position, Sizes, divided
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyarctic import config
 from pyarctic.errors import Rejected, UsageError, about
 from pyarctic.iceberg.commit import Once
-from pyarctic.spark.functions import declare
 from pyarctic.spark.shipping import is_remote, ship
+from pyarctic.spark.sql_functions import declare
 from pyarctic.spark.writing import WriteOptions, check_frame, write_frame
 from pyarctic.tables import Table, open_table
 from pyarctic.tables.write import Note

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from pyarctic.config import parse_table_name
-from pyarctic.config.properties import check_properties
+from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import Damaged, NotFound, UsageError
 from pyarctic.iceberg.catalog import catalog_names, load_table, open_catalog, reaching
 from pyarctic.tables.create import create_stores, drop_stores

@@ -18,7 +18,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnap
 from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
-from pyarctic.config.properties import check_properties
+from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import Conflict, Rejected, Unavailable, UsageError, about
 from pyarctic.iceberg.catalog import reaching
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pyarctic import config
-from pyarctic.cli import main
+from pyarctic.cli.app import main
 from tests.unit.cli.library import Arctic, Library, Ran
 
 

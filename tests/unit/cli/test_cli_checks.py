@@ -53,7 +53,7 @@ def test_a_catalog_that_hangs_is_a_fault(library: Library, monkeypatch: pytest.M
 
 def test_doctor(arctic: Arctic, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     found = java.Java(executable=Path("/opt/java/bin/java"), major=21, origin="PATH")
-    monkeypatch.setattr(java, "find", lambda: found)
+    monkeypatch.setattr(java, "find_java", lambda: found)
     ran = arctic("doctor", "--json")
     assert ran.code == 0
     assert {row["check"]: row["state"] for row in ran.json} == dict.fromkeys(
@@ -71,7 +71,7 @@ def test_doctor_finds_faults(arctic: Arctic, library: Library, monkeypatch: pyte
     def not_installed(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(java, "find", no_java)
+    monkeypatch.setattr(java, "find_java", no_java)
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
     (tmp_path / "file").touch()
     monkeypatch.setenv("ARCTIC_CACHE", str(tmp_path / "file" / "cache"))

@@ -18,8 +18,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
 import pyarctic
-from pyarctic.cli.explained import span
-from pyarctic.cli.watching import Bar
+from pyarctic.cli.view.explain_page import span
+from pyarctic.cli.view.progress import Bar
 from pyarctic.optimizing.protocol import Progress, TaskFailure
 from tests import changes
 from tests.unit.cli.library import Arctic

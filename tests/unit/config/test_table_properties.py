@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyarctic.config import properties as registry
-from pyarctic.config.properties import TABLE_PROPERTIES, TableProperty, unknown_properties
+from pyarctic.config import table_properties as registry
+from pyarctic.config.table_properties import TABLE_PROPERTIES, TableProperty, unknown_properties
 from pyarctic.errors import UsageError
 from pyarctic.optimizing.evaluate.rules import RULES
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyarctic.cli import main
+from pyarctic.cli.app import main
 from pyarctic.errors import ArcticError, Damaged, Unsupported
 from tests.spec import SpecFile, SpecTable
 from tests.unit.iceberg.conftest import Lake, rows

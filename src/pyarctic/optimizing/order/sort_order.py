@@ -17,7 +17,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, TruncateTransform
 from pyiceberg.types import IcebergType
 
-from pyarctic.config.properties import Z_ORDER
+from pyarctic.config.table_properties import Z_ORDER
 from pyarctic.optimizing.order.ranks import PREFIX_BYTES, TEXTS, is_orderable
 from pyarctic.optimizing.settings import Settings
 

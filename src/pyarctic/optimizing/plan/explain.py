@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from pyarctic.config.properties import unknown_properties
+from pyarctic.config.table_properties import unknown_properties
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.evaluate.rules import RULES, Rule, Unit
 from pyarctic.optimizing.plan.explain_tree import TreeRow, keyed_notes, tree_rows

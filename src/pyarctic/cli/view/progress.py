@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from pyarctic.cli.explained import place
 from pyarctic.cli.session import note, progress_wanted
+from pyarctic.cli.view.explain_page import place
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:

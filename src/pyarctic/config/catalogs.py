@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from pyarctic.config.folders import implicit_files
 from pyarctic.config.names import check_catalog_name
-from pyarctic.config.places import implicit_files
 from pyarctic.errors import ConfigError
 
 _NONE: Mapping[str, Mapping[str, str]] = MappingProxyType({})
@@ -75,7 +75,7 @@ def load(path: Path | None = None) -> Config:
     source = find(path)
     if source is None:
         return Config()
-    from pyarctic.config.file import read  # brings YAML and pydantic
+    from pyarctic.config.file import read
 
     catalogs = read(source)
     frozen = MappingProxyType({name: MappingProxyType(dict(entry)) for name, entry in catalogs.items()})

@@ -37,13 +37,13 @@ def register_functions(spark: SparkSession) -> None:
         def eval(
             self, table: str, kind: str = "auto", where: str | None = None, dry_run: bool = False
         ) -> Iterator[tuple[Any, ...]]:
-            from pyarctic.spark.functions import optimized_row
+            from pyarctic.spark.sql_functions import optimized_row
 
             yield optimized_row(catalogs, table, kind, where, dry_run)
 
     class Explain:
         def eval(self, table: str, kind: str = "auto", where: str | None = None) -> Iterator[tuple[Any, ...]]:
-            from pyarctic.spark.functions import explained_rows
+            from pyarctic.spark.sql_functions import explained_rows
 
             yield from explained_rows(catalogs, table, kind, where)
 

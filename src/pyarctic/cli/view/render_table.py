@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyarctic.cli.columns import WIDE_ONLY, Column, Row
+from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from pyarctic.cli.output import Column, Frame, Section
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from pyarctic.cli.plain import cell, jsonable
+from pyarctic.cli.view.json_values import cell, jsonable
 from pyarctic.units import format_age, format_bytes, format_count, format_instant
 
 Row = Mapping[str, Any]

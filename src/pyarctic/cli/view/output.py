@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
-from pyarctic.cli import people
-from pyarctic.cli.columns import WIDE_ONLY, Column, Row
-from pyarctic.cli.plain import cell, jsonable
 from pyarctic.cli.session import Format, note
+from pyarctic.cli.view import render_table as people
+from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
+from pyarctic.cli.view.json_values import cell, jsonable
 from pyarctic.units import format_count
 
 __all__ = ["Column", "Frame", "ReaderGone", "Section", "emit", "emit_details"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyarctic.cli.explained import facts, health_text, place, span
-from pyarctic.cli.output import Column, Frame, Section
+from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.explain_page import facts, health_text, place, span
+from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 if TYPE_CHECKING:

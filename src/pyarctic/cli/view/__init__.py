@@ -1,0 +1,1 @@
+"""What the command line prints: tables, pages, progress, and the same as JSON."""
