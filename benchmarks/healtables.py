@@ -34,7 +34,14 @@ from pyiceberg.types import (
 import pyarctic
 from benchmarks.tables import prepared, properties
 from pyarctic.iceberg.commit import Change, Committed, commit
-from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write import (
+    FileNames,
+    FileTarget,
+    NewFile,
+    write_equality_deletes,
+    write_position_deletes,
+    write_vectors,
+)
 from pyarctic.iceberg.write.parquet import file_schema
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 
@@ -152,7 +159,7 @@ def dead_ids(rot: Rot) -> pa.Array:
 
 
 def _deletes(table: Table, rot: Rot) -> tuple[NewFile, ...]:
-    target = Target(metadata=table.metadata, io=table.io, spec_id=0, partition=(), names=FileNames())
+    target = FileTarget(metadata=table.metadata, io=table.io, spec_id=0, partition=(), names=FileNames())
     dead, found = _dead_positions(rot), list[NewFile]()
     if dead and rot.version > 2:
         found += write_vectors(target, dead)

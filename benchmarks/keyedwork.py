@@ -62,8 +62,8 @@ def minor_within_budget(folder: Path) -> Outcome:
 
     from pyarctic.iceberg import remove_quietly
     from pyarctic.optimizing import Options
-    from pyarctic.optimizing.api import job_of, plan_table
-    from pyarctic.optimizing.execute.kernel import Bench, execute
+    from pyarctic.optimizing.api import make_job, plan_table
+    from pyarctic.optimizing.execute.kernel import JobContext, execute
 
     pa.set_cpu_count(1)
     options = Options(kind="minor", memory_bytes=256 << 20)
@@ -71,7 +71,7 @@ def minor_within_budget(folder: Path) -> Outcome:
     plan = plan_table(table, options)
     assert plan is not None
     [task] = plan.tasks
-    bench = Bench(job=job_of(table, plan, options), io=table.view.io)
+    bench = JobContext(job=make_job(table, plan, options), io=table.view.io)
     with tempfile.TemporaryDirectory() as spill:
         os.environ["ARCTIC_SPILL_DIR"] = spill
         before = peak_mb()

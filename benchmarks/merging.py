@@ -21,7 +21,7 @@ from benchmarks.healwork import HEALER, run_ours
 from benchmarks.keyedtables import many_deletes
 from benchmarks.measuring import run_work
 from benchmarks.pipeline import ROWS_A_FILE, Site, checksum, make_merged, merge_into, opened, rows_after, table_name
-from pyarctic.optimizing.commit import undo_runs
+from pyarctic.optimizing.commit import roll_back
 
 _JAVA_PACK_SECONDS = 46.0
 """What Iceberg Java took for packing 256 files on the day when the Java system of the same design took"""
@@ -95,7 +95,7 @@ def positions(scale: float) -> list[Figure]:
             runs.append(_optimized(site, name, "minor"))
             dead = pyarctic.table(name).files(content="position-deletes")
             assert found == int(dead["record_count"].sum()) == count, "other positions than expected"
-            undo_runs(pyarctic.table(name))
+            roll_back(pyarctic.table(name))
     return [_against(f"{count:,} deleted of {site.rows:,} keys to positions", "a Spark join", min(runs), spark, 15)]
 
 

@@ -87,13 +87,13 @@ def scan_dataset(folder: Path) -> Outcome:
 
 
 def write_ours(folder: Path) -> Outcome:
-    from pyarctic.iceberg.write import FileNames, Target
+    from pyarctic.iceberg.write import FileNames, FileTarget
     from pyarctic.iceberg.write.parquet import DataFileWriter
 
     loaded, rows = _loaded(folder), _rows(folder)
 
     def run() -> int:
-        place = Target(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
+        place = FileTarget(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
         with DataFileWriter(place) as writer:
             for batch in rows.to_batches(max_chunksize=1 << 18):
                 writer.write(batch)

@@ -27,7 +27,7 @@ from rich.progress import track
 import pyarctic
 from examples import merging, streaming
 from pyarctic.iceberg.commit import Change, ContentHash
-from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes
+from pyarctic.iceberg.write import FileNames, FileTarget, NewFile, write_equality_deletes, write_position_deletes
 from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.protocol import Progress, TaskFailure
@@ -297,9 +297,9 @@ def written(table: Table, region: str | None, rows: pa.Table) -> list[NewFile]:
     return writer.files
 
 
-def target(table: Table, region: str | None) -> Target:
+def target(table: Table, region: str | None) -> FileTarget:
     view = table.view
-    return Target(metadata=view.metadata, io=view.io, spec_id=0, partition=(region,), names=FileNames())
+    return FileTarget(metadata=view.metadata, io=view.io, spec_id=0, partition=(region,), names=FileNames())
 
 
 def delete_one(table: Table, region: str) -> int:

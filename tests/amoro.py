@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Properties
 
 from pyarctic.config import TableName
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.tables import KeyedTable
 
 _FIXTURES = Path(__file__).parent / "data" / "mixed-iceberg"
@@ -63,7 +63,7 @@ class AmoroTable:
 
 def unpacked(name: str, folder: Path) -> AmoroTable:
     """Open one of `NAMES`, unpacked in an empty folder."""
-    close_gaps()
+    apply_patches()
     expected = json.loads((_FIXTURES / "expected" / f"{name}.json").read_text())
     with tarfile.open(_FIXTURES / "tables" / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")

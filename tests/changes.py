@@ -20,8 +20,15 @@ from pyarctic.iceberg.commit.content_hash import ContentHash
 from pyarctic.iceberg.manifest import FileList, PartitionDecoder
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.read.live_rows import LAST_UPDATED, ROW_ID
-from pyarctic.iceberg.read.table_scan import scan
-from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.read.table_scan import plan_scan
+from pyarctic.iceberg.write import (
+    FileNames,
+    FileTarget,
+    NewFile,
+    write_equality_deletes,
+    write_position_deletes,
+    write_vectors,
+)
 from pyarctic.iceberg.write.parquet import DataFileWriter
 
 ORIGIN = ["_file", "_pos"]
@@ -46,12 +53,12 @@ def rows(table: Table, columns: Sequence[str] | None = None, where: str | None =
     """The live rows as PyArctic reads them."""
     view = TableView(name=".".join(table.name()), metadata=table.metadata, io=table.io)
     snapshot = table.metadata.snapshot_by_name(branch)
-    return scan(view, snapshot=snapshot, schema=table.schema(), columns=columns, where=where).to_arrow()
+    return plan_scan(view, snapshot=snapshot, schema=table.schema(), columns=columns, where=where).to_arrow()
 
 
-def target(table: Table, partition: tuple[Any, ...] = (), spec_id: int | None = None) -> Target:
+def target(table: Table, partition: tuple[Any, ...] = (), spec_id: int | None = None) -> FileTarget:
     spec = table.metadata.default_spec_id if spec_id is None else spec_id
-    return Target(metadata=table.metadata, io=table.io, spec_id=spec, partition=partition, names=FileNames())
+    return FileTarget(metadata=table.metadata, io=table.io, spec_id=spec, partition=partition, names=FileNames())
 
 
 def write_data(table: Table, data: pa.Table, *, sequence_number: int | None = None) -> list[NewFile]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.manifest.file_list import IS_DATA
-from pyarctic.tables.format.file_names import StorePaths, with_store_facts
+from pyarctic.tables.format.file_names import StorePaths, parse_file_names
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import BASE_BUCKETS
 from pyarctic.tables.format.tree import Node
@@ -102,7 +102,7 @@ class HealedKeyed(KeyedModel):
         table = self.opened()
         keys = [table.schema.find_field(name) for name in table.primary_key]
         paths, merged = StorePaths(table.view.metadata), table.merged_sequences()
-        files = with_store_facts(table.file_list.frame(), "base")
+        files = parse_file_names(table.file_list.frame(), "base")
         for file in files.filter(IS_DATA).iter_rows(named=True):
             read = pq.read_table(local(file["file_path"]), partitioning=None)
             hashes = key_hashes([read[key.name].combine_chunks() for key in keys], [key.field_type for key in keys])

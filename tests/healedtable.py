@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
@@ -100,7 +100,7 @@ class HealedTable:
     _late: Any = field(default_factory=lambda: count(1))
 
     def create(self, version: int, spec: str, sort: str, properties: dict[str, str]) -> None:
-        close_gaps()
+        apply_patches()
         fields = [
             PartitionField(source, 1000 + at, transform, name) for at, (source, transform, name) in enumerate(SPECS[spec])
         ]

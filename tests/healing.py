@@ -10,8 +10,14 @@ from pyiceberg.io import FileIO
 
 from pyarctic.optimizing import KindChoice, Options, Report
 from pyarctic.optimizing.api import optimize_table
-from pyarctic.optimizing.execute.kernel import Bench, execute
-from pyarctic.optimizing.execute.kernel.key_ranges import Ranging, Written, joined, sampled, together
+from pyarctic.optimizing.execute.kernel import JobContext, execute
+from pyarctic.optimizing.execute.kernel.key_ranges import (
+    RangePartitioner,
+    RangeResult,
+    combine_results,
+    combine_samples,
+    sample_keys,
+)
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.tables import Table
@@ -40,7 +46,7 @@ class InProcessEngine:
     def run(
         self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
     ) -> Generator[TaskOutcome, None, None]:
-        bench = Bench.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
+        bench = JobContext.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
         for number, task in enumerate(tasks, start=1):
             outcome = self._divided(bench, task) if self._divides and task.ranges > 1 else self._outcome(bench, task, listen)
             self.tasks.append(task)
@@ -49,7 +55,7 @@ class InProcessEngine:
             yield outcome
 
     @staticmethod
-    def _outcome(bench: Bench, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
+    def _outcome(bench: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
         try:
             result = execute(bench, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
         except Exception as error:  # noqa: BLE001  # as workers do
@@ -57,18 +63,18 @@ class InProcessEngine:
         return TaskResult.from_json(json.loads(json.dumps(result.to_json())), bench.job.metadata)
 
     @staticmethod
-    def _divided(bench: Bench, task: Task) -> TaskOutcome:
+    def _divided(bench: JobContext, task: Task) -> TaskOutcome:
         task = Task.from_json(json.loads(json.dumps(task.to_json())))
         sources = range(task.data.height)
-        sample = together([sampled(bench, task, [source]) for source in sources])
-        ranging = Ranging(bench, task, sample)
+        sample = combine_samples([sample_keys(bench, task, [source]) for source in sources])
+        ranging = RangePartitioner(bench, task, sample)
         sent: dict[int, list[pa.RecordBatch]] = {part: [] for part in range(ranging.parts)}
         for source in reversed(sources):
             for parcel in ranging.parcels(source):
                 sent[parcel["part"][0].as_py()].append(parcel)
         written = [ranging.written(parcels, part) for part, parcels in sent.items()]
-        told = [Written.from_json(json.loads(json.dumps(one.to_json()))) for one in written]
-        return joined(bench, task, 0, told)
+        told = [RangeResult.from_json(json.loads(json.dumps(one.to_json()))) for one in written]
+        return combine_results(bench, task, 0, told)
 
 
 class Onlooker:

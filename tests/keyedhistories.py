@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit import undo_runs
+from pyarctic.optimizing.commit import roll_back
 from pyarctic.optimizing.plan import Plan
 from tests.healedkeyed import HealedKeyed, pending
 from tests.healing import InProcessEngine, Onlooker
@@ -96,7 +96,7 @@ class Round:
         assert again is not None
         if model.is_roomy:
             why = [(task.kind, task.partition, task.data.height, task.reasons) for task in again.tasks]
-            assert not again, f"again: {why}, {again.idle_deletes.height} idle deletes"
+            assert not again, f"again: {why}, {again.dangling_deletes.height} idle deletes"
 
 
 def state(model: HealedKeyed) -> dict[tuple[int, str], tuple[set[str], int]]:
@@ -117,7 +117,7 @@ def heal(model: HealedKeyed) -> None:
     round_ = Round(model, model.random.choice([0, 0, 1, 2, 4]))
     report = round_.run()
     if round_.is_quiet and report.snapshot_ids and len(bases) > 1 and model.random.random() < 0.2:
-        undo_runs(model.opened())
+        roll_back(model.opened())
         model.bases = bases
         model.log.append("the round is taken back")
     model.check()

@@ -14,7 +14,7 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.change_columns import FILE_OFFSET
-from pyarctic.tables.format.file_names import FileKind, with_store_facts
+from pyarctic.tables.format.file_names import FileKind, parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.write.fanout import Fanout
@@ -78,7 +78,7 @@ def commit(
 
 
 def base_files() -> pl.DataFrame:
-    return with_store_facts(opened().file_list.frame(), "base")
+    return parse_file_names(opened().file_list.frame(), "base")
 
 
 def data_nodes() -> set[int]:

@@ -19,17 +19,17 @@ from pyarctic.errors import Unsupported
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.transforms import partition_values
-from pyarctic.iceberg.write import FileNames, NewFile, Target
+from pyarctic.iceberg.write import FileNames, FileTarget, NewFile
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.change_columns import CHANGE_ACTION, FILE_OFFSET
 from pyarctic.tables.format.file_names import FileKind
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.table import Table
-from pyarctic.tables.write.arrow_rows import fitted
-from pyarctic.tables.write.base_writer import LoadWriter, Scope
+from pyarctic.tables.write.arrow_rows import fit_to_schema
+from pyarctic.tables.write.base_writer import BaseWriter, OverwriteScope
 from pyarctic.tables.write.fanout import Fanout
-from pyarctic.tables.write.prepared import BaseWrite, Note
+from pyarctic.tables.write.prepared import BaseWrite, CommitNote
 from tests.keyedwords import (
     KEYS,
     REGIONS,
@@ -53,9 +53,9 @@ _TARGET = "write.target-file-size-bytes"
 class ForeignFanout(Fanout):
     """Files with names as any Iceberg engine gives them, without offsets."""
 
-    def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:  # noqa: ARG002
+    def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> FileTarget:  # noqa: ARG002
         metadata = self._view.metadata
-        return Target(
+        return FileTarget(
             metadata=metadata, io=self._view.io, spec_id=metadata.default_spec_id, partition=partition, names=FileNames()
         )
 
@@ -137,7 +137,7 @@ class KeyedModel:
         """The partition and key of rows."""
         table = self.handles[0].refresh()
         batch = pa.RecordBatch.from_pylist([self._named(row) for row in rows], schema=self.arrow_schema())
-        batch = fitted(batch, table.schema)
+        batch = fit_to_schema(batch, table.schema)
         codes, tuples = partition_values(table.view.metadata.spec(), table.schema, batch)
         return [
             (tuples[code], tuple(row[name] for name in self.keys)) for code, row in zip(codes.tolist(), rows, strict=True)
@@ -422,7 +422,7 @@ class KeyedModel:
         if not rows:
             return []
         batch = pa.RecordBatch.from_pylist([self._named(row) for row in rows], schema=self.arrow_schema())
-        batch = fitted(batch, store.schema)
+        batch = fit_to_schema(batch, store.schema)
         with fanout(store.view, mask=self.random.choice([0, 1, 3, 7]), transaction_id=transaction) as out:
             out.write(batch, out.places(batch), {kind: None})
         return out.files
@@ -448,12 +448,12 @@ class KeyedModel:
     def _finish_load(self, transaction: int) -> None:
         rows = self.rows()
         handle = self.handle().refresh()
-        scope = Scope(replace="partitions")
-        files = LoadWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
+        scope = OverwriteScope(replace="partitions")
+        files = BaseWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
         try:
             write = BaseWrite(handle, scope)
             write._begun.append(transaction)
-            change = write._replacing(tuple(files), Note())
+            change = write._replacing(tuple(files), CommitNote())
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             remove_quietly(handle.view.io, [file.path for file in files])
@@ -490,7 +490,7 @@ class KeyedModel:
         with Fanout(store.view, mask=mask, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
             for number, (row, kept) in enumerate(rows, start=1):
                 batch = pa.RecordBatch.from_pylist([self._named(row)], schema=self.arrow_schema())
-                batch = fitted(batch, store.schema)
+                batch = fit_to_schema(batch, store.schema)
                 out.write(batch, out.places(batch), {"I" if kept else "ED": pa.array([number])})
         return out.files
 

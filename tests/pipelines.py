@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import pyarctic
 import pyarctic.spark as arctic_spark
-from pyarctic.tables.read.splits import Division, Sizes, divided
+from pyarctic.tables.read.splits import ReadPlan, SplitSizes, plan_splits
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
 from tests.wholeness import local
@@ -46,9 +46,9 @@ def own_files(frame: DataFrame) -> set[str]:
     return {local(path) for path in frame.inputFiles()}
 
 
-def division_of(oracle: Oracle, table: str, **options: Any) -> Division:
+def division_of(oracle: Oracle, table: str, **options: Any) -> ReadPlan:
     scan: Any = pyarctic.table(f"{oracle.name}.{table}").scan(**options)
-    return divided(scan, Sizes(readers=2))
+    return plan_splits(scan, SplitSizes(readers=2))
 
 
 def _plain(value: Any) -> Any:

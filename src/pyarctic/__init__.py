@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
-    from pyarctic.optimizing import KindChoice, Report, Watcher
+    from pyarctic.optimizing import KindChoice, ProcessListener, Report
     from pyarctic.optimizing.execute import Engine
     from pyarctic.optimizing.plan import Explanation
     from pyarctic.tables import Table
@@ -90,7 +90,7 @@ def optimize(
     verify: bool = False,
     ignore_writers: bool = False,
     workers: int | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProcessListener | None = None,
 ) -> Report:
     """Bring a table into shape: merge small files, apply deletes, convert equality deletes; nothing that is not needed.
 

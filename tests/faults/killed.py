@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pyarctic.iceberg.commit import Change, ManifestRewrite, Outcome, Step, commit
+from pyarctic.iceberg.commit import Change, CommitStep, ManifestRewrite, Outcome, commit
 from tests.faults.lab import Killed, Lab, Point, TrappedCatalog, opened
 
 
@@ -36,7 +36,7 @@ class Fate:
                 self._end()
             raise Killed(point)
 
-    def listen(self, step: Step) -> None:
+    def listen(self, step: CommitStep) -> None:
         self.trap(("step", step))
 
     @property

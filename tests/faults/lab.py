@@ -19,7 +19,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, ManifestRewrite
 from tests import changes
 from tests.faults.spoiled import WrappedOutput
@@ -204,7 +204,7 @@ class Lab:
 @contextmanager
 def opened(folder: Path) -> Iterator[Lab]:
     """The lab in a folder, which may have it already."""
-    close_gaps()
+    apply_patches()
     catalog = SqlCatalog(NAME, **_properties(folder))
     catalog.create_namespace_if_not_exists("db")
     try:

@@ -34,7 +34,7 @@ from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import Options, Report, optimize_table
 from pyarctic.optimizing.commit import committer as offering
 from pyarctic.optimizing.execute import Engine, LocalEngine
-from pyarctic.optimizing.execute.engines import MOST_ATTEMPTS
+from pyarctic.optimizing.execute.engines import MAX_ATTEMPTS
 from pyarctic.optimizing.protocol import TaskOutcome
 from pyarctic.tables import Table as Handle
 from tests import changes
@@ -133,9 +133,9 @@ def test_a_task_that_ends_every_worker_is_given_up_and_the_others_are_committed(
     storage = Spoilt(lab, **{spoiled.HANG: f"^{name_begins(SECOND)}"})
     with storage.ending_those_who_hang() as ended:
         report = storage.optimize(table)
-    assert len(set(ended)) == MOST_ATTEMPTS
+    assert len(set(ended)) == MAX_ATTEMPTS
     [failure] = report.failures
-    assert (failure.task, failure.attempt, failure.code) == (SECOND, MOST_ATTEMPTS - 1, "worker-lost")
+    assert (failure.task, failure.attempt, failure.code) == (SECOND, MAX_ATTEMPTS - 1, "worker-lost")
     assert f"signal {int(signal.SIGKILL)}" in failure.detail
     assert "memory" in str(failure.hint)
     assert report.tasks_committed == 2
@@ -233,7 +233,7 @@ def test_a_full_disk_is_told_and_harms_nothing(lab: Lab) -> None:
     with files_of_at_most(int(1.5 * largest_file(table))):
         report = pyarctic.optimize(full_name(table), "full")
     [failure] = report.failures
-    assert failure.attempt == MOST_ATTEMPTS - 1, "it is tried again: somebody may make room"
+    assert failure.attempt == MAX_ATTEMPTS - 1, "it is tried again: somebody may make room"
     assert "File too large" in failure.detail
     assert on_disk(table) == files
     assert changes.rows(lab.loaded(table)).equals(before)

@@ -17,13 +17,13 @@ from pyiceberg.table import Table as IcebergTable
 from pyarctic.config import parse_table_name
 from pyarctic.iceberg.commit import references
 from pyarctic.optimizing import Options, optimize_table
-from pyarctic.optimizing.api import job_of, plan_table
+from pyarctic.optimizing.api import make_job, plan_table
 from pyarctic.optimizing.commit import committer as offering
 from pyarctic.optimizing.commit import keyed as keyedcommits
 from pyarctic.optimizing.commit import native as commits
-from pyarctic.optimizing.commit.committer import Done, Ledger, Offering
+from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
 from pyarctic.optimizing.commit.keyed import KeyedCommitter
-from pyarctic.optimizing.commit.native import Committer
+from pyarctic.optimizing.commit.native import NativeCommitter
 from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table
 from pyarctic.tables import commit_outcomes as outcomes
@@ -176,24 +176,24 @@ def test_an_interrupted_round_over_a_keyed_table_removes_no_file_of_a_snapshot(k
 
 
 def test_results_of_a_native_table_that_have_landed_are_not_committed_again(native: Case) -> None:
-    check_second_commit(native, Committer)
+    check_second_commit(native, NativeCommitter)
 
 
 def test_results_of_a_keyed_table_that_have_landed_are_not_committed_again(keyed: Case) -> None:
     check_second_commit(keyed, KeyedCommitter)
 
 
-def check_second_commit(case: Case, kind: type[Offering]) -> None:
+def check_second_commit(case: Case, kind: type[Committer]) -> None:
     """By somebody who does not know of the first one, and by somebody who is interrupted in it."""
     rows, table = case.read(), case.open()
     engine = InProcessEngine()
     plan = plan_table(table, Options(kind="full"))
     assert plan is not None
-    outcomes = [*engine.run(job_of(table, plan, Options()), table.view.io, plan.tasks, lambda _: None)]
+    outcomes = [*engine.run(make_job(table, plan, Options()), table.view.io, plan.tasks, lambda _: None)]
     results = {outcome.task: outcome for outcome in outcomes if isinstance(outcome, TaskResult)}
-    done = [Done(task=task, result=results[task.id]) for task in plan.tasks]
+    done = [FinishedTask(task=task, result=results[task.id]) for task in plan.tasks]
 
-    def commit_all(*, interrupted: bool = False) -> Ledger:
+    def commit_all(*, interrupted: bool = False) -> CommitLog:
         with kind(case.open(), plan, "process", lambda _: None) as committer:
             for one in done:
                 committer.take(one)

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Unknown, commit
 from tests import changes
 from tests.faults.lab import QUICK, SCHEMA, SPEC, Kind, content, make_change, some_rows
@@ -24,7 +24,7 @@ kinds = pytest.mark.parametrize(("kind", "version"), [("append", 2), ("rebase", 
 
 @pytest.fixture
 def direct(rest_server: RestServer) -> Iterator[Catalog]:
-    close_gaps()
+    apply_patches()
     with load_catalog("direct", type="rest", uri=rest_server.uri) as catalog:
         yield catalog
 

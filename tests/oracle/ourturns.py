@@ -19,7 +19,7 @@ from pyarctic.iceberg.delete.delete_files import read_position_deletes
 from pyarctic.iceberg.delete.deletion_vectors import read_vector
 from pyarctic.iceberg.manifest import FileList, PartitionDecoder
 from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY, IS_DATA, IS_VECTOR
-from pyarctic.iceberg.storage import opened
+from pyarctic.iceberg.storage import open_input
 from pyarctic.iceberg.write import NewFile, write_equality_deletes, write_position_deletes, write_vectors
 from tests import changes
 from tests.oracle.sharedtable import COLUMNS, Row, Rows, SharedTable, arrow, has_row_ids
@@ -250,7 +250,7 @@ def _positions(table: Table, path: str, deletes: pl.DataFrame) -> list[int]:
 
 
 def _read(table: Table, path: str, columns: list[str]) -> list[dict[str, object]]:
-    with opened(table.io, path) as stream:
+    with open_input(table.io, path) as stream:
         read: list[dict[str, object]] = pq.read_table(stream, columns=columns).to_pylist()
     return read
 

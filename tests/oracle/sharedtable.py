@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
 from tests import changes
 from tests.oracle.session import Oracle
@@ -71,7 +71,7 @@ class SharedTable:
             text = ", ".join(f"'{key}' = '{value}'" for key, value in told.items())
             self.sql(f"create table {{t}} (id bigint, p int, v string) using iceberg {by} tblproperties ({text})")
             return
-        close_gaps()
+        apply_patches()
         # Java writes gzip unless told otherwise, and then fails on a level that is none of gzip's.
         told |= {"write.parquet.compression-codec": "zstd"}
         spec = _HASHED if layout == "hashed" else PartitionSpec()

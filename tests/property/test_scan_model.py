@@ -51,7 +51,7 @@ def check_now(handle: Table, history: History) -> None:
     assert tuple(scan.schema.names) == history.names()
     assert_same(scan.to_arrow(), history.rows())
     assert scan.count() == len(history.rows())
-    living = history.living()
+    living = history.live_batches()
     lineage = [dict(zip(LINEAGE, (row.path, row.position, row.row_id, row.updated), strict=True)) for row in living]
     assert_same(handle.scan(LINEAGE).to_arrow(), lineage)
 

@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.spark import java
 from tests import changes
 from tests.faults import spoiled
@@ -121,7 +121,7 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    close_gaps()
+    apply_patches()
     properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "warehouse").as_uri()}
     catalog = SqlCatalog("demo", **properties)
     catalog.create_namespace("shop")

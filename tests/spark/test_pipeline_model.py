@@ -19,7 +19,7 @@ import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.tables.format.change_columns import CHANGE_ACTION
 from pyarctic.tables.keyed_table import KeyedTable
-from pyarctic.tables.write.arrow_rows import batches_of
+from pyarctic.tables.write.arrow_rows import to_batches
 from tests.keyedtables import KeyedModel, tuples
 from tests.keyedwords import Place, Row, Rows
 from tests.oracle.compare import share_catalog
@@ -47,7 +47,7 @@ class ByWayOfSpark:
         return getattr(self._table, name)
 
     def write(self, data: Any, mode: str = "insert", **options: Any) -> int | None:
-        batches = [batch for batch in batches_of(data) if batch.num_rows]
+        batches = [batch for batch in to_batches(data) if batch.num_rows]
         if not batches:
             return self._table.write(data, mode, **options)
         rows = ordered(pa.Table.from_batches(batches), self._random, mode)
@@ -89,7 +89,7 @@ class SparkModel(KeyedModel):
         folder.mkdir()
         for number, changes in enumerate(spoken):
             actions = [action for _, action in changes] if mode == "cdc" else None
-            batches = batches_of(self.data([row for row, _ in changes], actions))
+            batches = to_batches(self.data([row for row, _ in changes], actions))
             rows = ordered(pa.Table.from_batches(batches), self.random, mode)
             path = folder / f"{number}.parquet"
             pq.write_table(rows, path)

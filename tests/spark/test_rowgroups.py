@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyarctic.iceberg.write import FileNames, Target
+from pyarctic.iceberg.write import FileNames, FileTarget
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+from pyarctic.iceberg.write.parquet.row_group_source import RowGroupSource
 from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
 from tests.oracle.compare import assert_same_rows, multiset
 from tests.oracle.session import Oracle
@@ -78,7 +78,7 @@ def _copied(paths: list[Path], target: Path, beside: bool = False) -> Path:
         writer = RowGroupWriter(out)
         for path in paths:
             with path.open("rb") as stream:
-                source = ParquetSource.open(stream, str(path))
+                source = RowGroupSource.open(stream, str(path))
                 if not beside:
                     writer.append_all(source)
                     continue
@@ -88,14 +88,14 @@ def _copied(paths: list[Path], target: Path, beside: bool = False) -> Path:
     return target
 
 
-def _lineage(start: int, rows: int) -> ParquetSource:
+def _lineage(start: int, rows: int) -> RowGroupSource:
     fields = [("_row_id", 2147483540, range(start, start + rows)), ("_last_updated_sequence_number", 2147483539, [1] * rows)]
     schema = pa.schema([pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(key)}) for name, key, _ in fields])
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.table([pa.array(values, pa.int64()) for *_, values in fields], schema=schema), sink, store_schema=False
     )
-    return ParquetSource.of_bytes(sink.getvalue())
+    return RowGroupSource.of_bytes(sink.getvalue())
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def test_files_of_java_and_ours_in_one(oracle: Oracle, tmp_path: Path) -> None:
     values = "(1, 'one', date'2024-01-01', 1.5, array('a', null)), (null, null, null, null, null)"
     oracle.sql(f"insert into {table} select /*+ coalesce(1) */ * from values {values}")
     loaded = oracle.catalog.load_table(table)
-    place = Target(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
+    place = FileTarget(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
     rows = oracle.rows(table)
     with DataFileWriter(place) as writer:
         for batch in rows.to_batches():

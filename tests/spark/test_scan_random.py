@@ -59,7 +59,7 @@ def test_java_model_and_pyarctic_agree(
     java = oracle.sql(f"select * from {oracle.name}.{name} where {where}").toArrow()
     assert_all_same(java, opened.scan(where=where).to_arrow(), [row for row in history.rows() if holds(row)])
     lineage = LINEAGE if history.table.version >= 3 else LINEAGE[:2]
-    expected = [dict(zip(lineage, (r.path, r.position, r.row_id, r.updated), strict=False)) for r in history.living()]
+    expected = [dict(zip(lineage, (r.path, r.position, r.row_id, r.updated), strict=False)) for r in history.live_batches()]
     assert_all_same(oracle.rows(name, ", ".join(lineage)), opened.scan(lineage).to_arrow(), expected)
     for snapshot_id, (_, rows) in list(history.snapshots.items())[:-1]:
         past = opened.scan(snapshot_id=snapshot_id).to_arrow()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyarctic.iceberg.write import FileNames, Target
+from pyarctic.iceberg.write import FileNames, FileTarget
 from pyarctic.iceberg.write.parquet import DataFileWriter
 from tests.oracle.compare import arctic_table, assert_same_rows, multiset
 from tests.oracle.session import Oracle
@@ -34,7 +34,7 @@ def test_java_reads_every_type(oracle: Oracle, version: int) -> None:
         oracle.sql(f"create table {name} ({COLUMNS}) using iceberg tblproperties ('format-version'='{version}')")
     oracle.sql(f"insert into {original} values {ROWS}")
     loaded = oracle.catalog.load_table(copy)
-    place = Target(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
+    place = FileTarget(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
     with DataFileWriter(place) as writer:
         for batch in arctic_table(oracle, original).scan().batches():
             writer.write(batch)

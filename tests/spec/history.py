@@ -87,7 +87,7 @@ class History:
 
     # -- what must be read ---------------------------------------------------------------------------------------
 
-    def living(self) -> list[Living]:
+    def live_batches(self) -> list[Living]:
         row_ids: dict[str, int] = {}
         for manifest in self.table.manifests:
             row_ids |= manifest.row_ids()
@@ -127,7 +127,7 @@ class History:
 
     def rows(self) -> list[dict[str, Any]]:
         """The living rows with the names of today."""
-        return [{f["name"]: row.values.get(f["id"]) for f in self.table.fields} for row in self.living()]
+        return [{f["name"]: row.values.get(f["id"]) for f in self.table.fields} for row in self.live_batches()]
 
     def names(self) -> tuple[str, ...]:
         return tuple(f["name"] for f in self.table.fields)
@@ -174,7 +174,7 @@ class History:
         """What is alive in some files of one partition, in a new file that keeps an old sequence number."""
         first = self._draw(st.sampled_from(self.state.data))
         old = [file for file in self.state.data if file.place == first.place][:2]
-        alive = [row.values for row in self.living() if row.path in {file.entry.path for file in old}]
+        alive = [row.values for row in self.live_batches() if row.path in {file.entry.path for file in old}]
         sequence = max(file.sequence for file in old) if self.table.version > 1 else None
         added = []
         if alive:

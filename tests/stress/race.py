@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import SparkSession
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from tests import changes
 from tests.processes import Process, running
 from tests.stress.arena import Arena, expected, partition_of
@@ -76,7 +76,7 @@ def run(
     seconds: float,
 ) -> Result:
     """Race for some seconds on a new table of this catalog, which Spark knows by the same name."""
-    close_gaps()
+    apply_patches()
     namespace = f"race_{uuid4().hex[:8]}"
     arena = Arena(folder=folder, catalog=catalog, properties=properties, table=f"{namespace}.t")
     with arena.open() as ours:

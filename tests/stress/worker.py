@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown, commit
 from pyarctic.iceberg.storage import remove_quietly
 from tests import changes
@@ -166,7 +166,7 @@ def _equality_deletes(table: Table, keys: list[int]) -> tuple[Any, ...]:
 
 
 def _main(folder: str, role: str, number: str) -> None:
-    close_gaps()
+    apply_patches()
     arena = Arena.load(Path(folder))
     with arena.open() as catalog:
         worker = Worker(arena, catalog, role, int(number))

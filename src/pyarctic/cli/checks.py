@@ -143,11 +143,11 @@ def check_catalog(name: str) -> Check:
     answer: list[Check] = []
 
     def ask() -> None:
-        from pyarctic.iceberg.catalog import open_catalog, reaching
+        from pyarctic.iceberg.catalog import open_catalog, translate_catalog_errors
 
         try:
             catalog = open_catalog(name)
-            with reaching(name):
+            with translate_catalog_errors(name):
                 count = len(catalog.list_namespaces())
         except ArcticError as error:
             detail = masked_text(str(error))

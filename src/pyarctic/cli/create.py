@@ -70,12 +70,12 @@ def create(
     """
     from pyarctic import create_table
     from pyarctic.tables import TableAdvice, schema_of
-    from pyarctic.tables.write import schema_like
+    from pyarctic.tables.write import infer_schema
 
     if (like is None) == (not columns):
         raise UsageError("a table needs columns, from --column or from --like", hint='--column "id long required"')
     told = pairs(properties or (), "--property write.target-file-size-bytes=134217728")
-    schema: Any = schema_of([column(text) for text in columns or ()]) if like is None else schema_like(like)
+    schema: Any = schema_of([column(text) for text in columns or ()]) if like is None else infer_schema(like)
     with warnings.catch_warnings(record=True) as advice, working(f"making {name}"):
         warnings.simplefilter("always", TableAdvice)
         summary = create_table(name, schema, names(key), partition_by or (), told).summary()

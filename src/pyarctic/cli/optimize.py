@@ -28,7 +28,7 @@ from pyarctic.cli.view.output import PEOPLE_LIMIT, emit_details
 from pyarctic.cli.view.report_page import closing, reported, undone
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.commit import Undone
+    from pyarctic.optimizing.commit import Rollback
     from pyarctic.optimizing.plan import Explanation
 
 
@@ -156,17 +156,17 @@ def rollback(
 
     Rows are the same before and after. When newer data would be lost it refuses, with exit code 4.
     """
-    from pyarctic.optimizing.commit import undo_runs
+    from pyarctic.optimizing.commit import roll_back
     from pyarctic.tables import open_table
 
     with working(f"reading {name}"):
         table = open_table(name)
-        done = undo_runs(table, to, dry_run=True)
+        done = roll_back(table, to, dry_run=True)
     if not dry_run:
         confirm(_told(done), yes=yes)
         with working(f"rolling {name} back"):
             # To the very snapshot that was shown, whatever has happened since.
-            done = undo_runs(table.refresh(), done.to_snapshot_id)
+            done = roll_back(table.refresh(), done.to_snapshot_id)
     emit_details(done.to_dict(), list(undone(done)), output_format=chosen(output_format, as_json), absolute=False)
     if dry_run:
         note("dry run: nothing was changed")
@@ -188,5 +188,5 @@ def _show(found: Explanation, output_format: Format, *, limit: int | None, wide:
         note(f"{most} of {len(found.tasks):,} tasks; `arctic table explain --limit 0` shows all")
 
 
-def _told(planned: Undone) -> str:
+def _told(planned: Rollback) -> str:
     return f"{planned.table} goes back from snapshot {planned.from_snapshot_id} to {planned.to_snapshot_id}"

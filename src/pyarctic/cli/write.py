@@ -92,13 +92,13 @@ def write(
     _change_action: INSERT, UPDATE_BEFORE, UPDATE_AFTER or DELETE.
     """
     from pyarctic.tables import open_table
-    from pyarctic.tables.write import input_file
+    from pyarctic.tables.write import open_input_file
 
     wanted = chosen(output_format, as_json)
     if paths.count("-") > 1:
         raise UsageError("standard input is named twice", hint="It can be read once.")
     told = input_format.value if input_format else None
-    inputs = [input_file(path, told, sys.stdin.buffer if path == "-" else None) for path in paths]
+    inputs = [open_input_file(path, told, sys.stdin.buffer if path == "-" else None) for path in paths]
     table = open_table(name)
     with _counted(table, inputs) as rows:
         snapshot_id = table.write(rows, mode.value, across_partitions=across_partitions, replace=replace.value, where=where)

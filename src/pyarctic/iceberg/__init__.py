@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.storage import opened, read_bytes, remove_quietly, written_whole
+    from pyarctic.iceberg.storage import open_input, read_bytes, remove_if_incomplete, remove_quietly
     from pyarctic.iceberg.transforms import apply_transform, internal_type, partition_values, source_column
-    from pyarctic.iceberg.wire import file_from_json, file_to_json, frame_from_bytes, frame_to_bytes, trimmed
+    from pyarctic.iceberg.wire import file_from_json, file_to_json, frame_from_bytes, frame_to_bytes, trim_metadata
 
 __all__ = [
     "apply_transform",
@@ -22,20 +22,20 @@ __all__ = [
     "frame_from_bytes",
     "frame_to_bytes",
     "internal_type",
-    "opened",
+    "open_input",
     "partition_values",
     "read_bytes",
+    "remove_if_incomplete",
     "remove_quietly",
     "source_column",
-    "trimmed",
-    "written_whole",
+    "trim_metadata",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "storage": ("opened", "read_bytes", "remove_quietly", "written_whole"),
+        "storage": ("open_input", "read_bytes", "remove_quietly", "remove_if_incomplete"),
         "transforms": ("apply_transform", "internal_type", "partition_values", "source_column"),
-        "wire": ("file_from_json", "file_to_json", "frame_from_bytes", "frame_to_bytes", "trimmed"),
+        "wire": ("file_from_json", "file_to_json", "frame_from_bytes", "frame_to_bytes", "trim_metadata"),
     },
 )

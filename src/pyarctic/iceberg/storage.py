@@ -11,7 +11,7 @@ from pyarctic.errors import Damaged, Unavailable
 
 
 @contextmanager
-def opened(io: FileIO, path: str) -> Iterator[InputStream]:
+def open_input(io: FileIO, path: str) -> Iterator[InputStream]:
     """An input stream of `path`. Both spellings of a local file, `file:/x` (Java) and `file:///x`, are understood."""
     try:
         stream = io.new_input(path).open()
@@ -37,7 +37,7 @@ def read_bytes(io: FileIO, path: str) -> bytes:
 
 def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
     """`length` bytes at `offset`; fewer when the file ends before, all that follow when it is None."""
-    with opened(io, path) as stream:
+    with open_input(io, path) as stream:
         try:
             if offset:
                 stream.seek(offset)
@@ -50,12 +50,12 @@ def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
 
 def write_bytes(io: FileIO, path: str, data: bytes) -> None:
     """Write a whole file, or nothing."""
-    with written_whole(io, path), io.new_output(path).create() as stream:
+    with remove_if_incomplete(io, path), io.new_output(path).create() as stream:
         stream.write(data)
 
 
 @contextmanager
-def written_whole(io: FileIO, path: str) -> Iterator[None]:
+def remove_if_incomplete(io: FileIO, path: str) -> Iterator[None]:
     """Removes the half of a file that a full disk or a lost connection left, and says what happened."""
     try:
         yield

@@ -37,7 +37,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.errors import Unsupported
-from pyarctic.iceberg.manifest.partition_keys import INTEGRAL
+from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES
 from pyarctic.iceberg.read.projection import arrow_type
 
 Numbers = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ def apply_transform(transform: Transform[Any, Any], source_type: IcebergType, ar
 
 def internal_type(type_: IcebergType) -> pa.DataType:
     """The Arrow type of Iceberg's internal representation."""
-    if isinstance(type_, INTEGRAL):
+    if isinstance(type_, INTEGER_TYPES):
         return pa.int32() if isinstance(type_, IntegerType | DateType) else pa.int64()
     return arrow_type(type_)
 
@@ -191,7 +191,7 @@ def _truncated_decimal(values: pa.Array, width: int) -> pa.Array:
 
 def _hashes(source_type: IcebergType, values: pa.Array) -> Words:
     """Murmur3 of 32 bits, of what the specification says for each type."""
-    if isinstance(source_type, INTEGRAL):
+    if isinstance(source_type, INTEGER_TYPES):
         numbers = _numbers(values)
         if isinstance(source_type, _NANOS):
             numbers = numbers // _NANOS_PER_MICRO  # as if the column held microseconds

@@ -15,7 +15,7 @@ from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
 from pyarctic.iceberg.write.new_file import Metrics, NewFile
 
 
-def trimmed(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda _: True) -> TableMetadata:
+def trim_metadata(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda _: True) -> TableMetadata:
     """A table's metadata without its history. `keeps`: which of its properties to keep."""
     return metadata.model_copy(
         update={

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.api import KindChoice, Options, Watcher, explain_table, optimize_table
+    from pyarctic.optimizing.api import KindChoice, Options, ProcessListener, explain_table, optimize_table
     from pyarctic.optimizing.report import Amounts, Health, Report
 
-__all__ = ["Amounts", "Health", "KindChoice", "Options", "Report", "Watcher", "explain_table", "optimize_table"]
+__all__ = ["Amounts", "Health", "KindChoice", "Options", "ProcessListener", "Report", "explain_table", "optimize_table"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "api": ("KindChoice", "Options", "Watcher", "explain_table", "optimize_table"),
+        "api": ("KindChoice", "Options", "ProcessListener", "explain_table", "optimize_table"),
         "report": ("Amounts", "Health", "Report"),
     },
 )

@@ -17,15 +17,23 @@ from pyarctic.errors import UsageError, about
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
 from pyarctic.iceberg.predicate import parse_condition, prune_partitions, with_optional_parents
 from pyarctic.iceberg.write import random_id
-from pyarctic.optimizing.commit.committer import Done, Ledger, Offering
+from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
 from pyarctic.optimizing.commit.keyed import KeyedCommitter
-from pyarctic.optimizing.commit.native import Committer
+from pyarctic.optimizing.commit.native import NativeCommitter
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.execute.engines import Engine
 from pyarctic.optimizing.observe.observing import check_kind, evaluate_table
 from pyarctic.optimizing.plan.explain import Explanation, explain_plan, nothing_to_explain
 from pyarctic.optimizing.plan.planning import Plan, make_plan
-from pyarctic.optimizing.protocol.tasks import KINDS, Job, Kind, Progress, Task, TaskFailure, job_metadata
+from pyarctic.optimizing.protocol.tasks import (
+    OPTIMIZING_KINDS,
+    Job,
+    OptimizingKind,
+    Progress,
+    Task,
+    TaskFailure,
+    job_metadata,
+)
 from pyarctic.optimizing.report import Amounts, Health, Report
 from pyarctic.tables import Table
 
@@ -34,7 +42,7 @@ MEMORY_BYTES = 512 << 20
 """What one task may use."""
 
 
-class Watcher(Protocol):
+class ProcessListener(Protocol):
     """Somebody who looks on."""
 
     def planned(self, plan: Plan) -> None: ...
@@ -43,7 +51,7 @@ class Watcher(Protocol):
     def said(self, text: str) -> None: ...
 
 
-class Nobody:
+class SilentListener:
     """Nobody looks on."""
 
     def planned(self, plan: Plan) -> None: ...
@@ -64,8 +72,10 @@ class Options:
     memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
-        if self.kind not in ("auto", *KINDS):
-            raise UsageError(f"unknown kind of optimizing: {self.kind!r}", hint=f"One of: auto, {', '.join(KINDS)}.")
+        if self.kind not in ("auto", *OPTIMIZING_KINDS):
+            raise UsageError(
+                f"unknown kind of optimizing: {self.kind!r}", hint=f"One of: auto, {', '.join(OPTIMIZING_KINDS)}."
+            )
 
 
 def plan_table(table: Table, options: Options, first_task: int = 0) -> Plan | None:
@@ -75,7 +85,7 @@ def plan_table(table: Table, options: Options, first_task: int = 0) -> Plan | No
     if evaluation is None:
         return None
     with about(table=table.name):
-        kind: Kind | None = None if options.kind == "auto" else options.kind
+        kind: OptimizingKind | None = None if options.kind == "auto" else options.kind
         only = None if options.where is None else _partitions_of(evaluation, options.where)
         return make_plan(evaluation, kind=kind, only=only, ignore_writers=options.ignore_writers, first_task=first_task)
 
@@ -96,9 +106,9 @@ def explain_table(table: Table, options: Options) -> Explanation:
     return explain_plan(plan) if plan is not None else nothing_to_explain(table.name, datetime.now(UTC))
 
 
-def optimize_table(table: Table, engine: Engine, options: Options, watcher: Watcher | None = None) -> Report:
+def optimize_table(table: Table, engine: Engine, options: Options, watcher: ProcessListener | None = None) -> Report:
     """Bring a table into shape, and tell what was done."""
-    return _Run(table, engine, options, watcher or Nobody()).run()
+    return _Run(table, engine, options, watcher or SilentListener()).run()
 
 
 @dataclass(kw_only=True)
@@ -111,7 +121,7 @@ class _Tally:
 
 
 class _Run:
-    def __init__(self, table: Table, engine: Engine, options: Options, watcher: Watcher) -> None:
+    def __init__(self, table: Table, engine: Engine, options: Options, watcher: ProcessListener) -> None:
         self._table = table
         self._engine = engine
         self._options = options
@@ -125,7 +135,7 @@ class _Run:
         plan = plan_table(self._table, self._options)
         if plan is None:
             return self._nothing()
-        plans, ledger = [plan], Ledger()
+        plans, ledger = [plan], CommitLog()
         self._watcher.planned(plan)
         if not self._options.dry_run:
             ledger = self._execute(plan)
@@ -138,15 +148,15 @@ class _Run:
                     ledger.add(self._execute(again))
         return self._report(plans, ledger)
 
-    def _execute(self, plan: Plan) -> Ledger:
-        kind = Committer if plan.keyed is None else KeyedCommitter
+    def _execute(self, plan: Plan) -> CommitLog:
+        kind = NativeCommitter if plan.keyed is None else KeyedCommitter
         committer = kind(self._table, plan, self._process_id, self._watcher.said)
         with committer:
             self._work(plan, committer)
         return committer.ledger
 
-    def _work(self, plan: Plan, committer: Offering) -> None:
-        job = job_of(self._table, plan, self._options)
+    def _work(self, plan: Plan, committer: Committer) -> None:
+        job = make_job(self._table, plan, self._options)
         by_id = {task.id: task for task in plan.tasks}
         # The longest work first: what is left at the end is short. Conversions are committed after merges anyway.
         merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
@@ -160,13 +170,15 @@ class _Run:
                     self._watcher.ended(outcome.task, outcome)
                     committer.fail(task)
                     continue
-                committer.take(Done(task=task, result=outcome))  # before anybody may interrupt: its files are nobody's yet
+                committer.take(
+                    FinishedTask(task=task, result=outcome)
+                )  # before anybody may interrupt: its files are nobody's yet
                 self._watcher.ended(outcome.task, None)
                 self._tally.cpu_seconds += outcome.cpu_seconds
                 self._tally.peak_bytes = max(self._tally.peak_bytes, outcome.peak_bytes)
         committer.finish()
 
-    def _report(self, plans: list[Plan], ledger: Ledger) -> Report:
+    def _report(self, plans: list[Plan], ledger: CommitLog) -> Report:
         first, last = plans[0], plans[-1]
         before = after = first.evaluation
         if ledger.commits:
@@ -185,7 +197,7 @@ class _Run:
             engine=self._engine.name,
             dry_run=self._options.dry_run,
             process_id=self._process_id,
-            kinds=tuple(kind for kind in KINDS if any(task.kind == kind for task in tasks)),
+            kinds=tuple(kind for kind in OPTIMIZING_KINDS if any(task.kind == kind for task in tasks)),
             snapshot_ids=tuple(commit.snapshot_id for commit in ledger.commits if commit.snapshot_id is not None),
             tasks_planned=len(tasks),
             tasks_committed=len(ledger.committed),
@@ -237,7 +249,7 @@ class _Run:
         )
 
 
-def job_of(table: Table, plan: Plan, options: Options) -> Job:
+def make_job(table: Table, plan: Plan, options: Options) -> Job:
     """What the tasks of a plan share."""
     metadata, snapshot_id = plan.observation.metadata, plan.observation.snapshot_id
     keyed = plan.keyed is not None

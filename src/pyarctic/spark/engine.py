@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pyarctic._version import __version__
 from pyarctic.iceberg import remove_quietly
-from pyarctic.optimizing.execute import LOOK_SECONDS, MOST_ATTEMPTS, Listener, Storage, remove_attempt
-from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
+from pyarctic.optimizing.execute import MAX_ATTEMPTS, POLL_SECONDS, Storage, remove_attempt_files
+from pyarctic.optimizing.protocol import Job, Progress, ProgressListener, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import check_version, reach_executors, slots
 from pyarctic.spark.failures import reason
 from pyarctic.spark.range_shuffle import Lost, Shuffle
@@ -44,7 +44,9 @@ class SparkEngine:
         self._spark = spark
         self._workers = workers or slots(spark)
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
+    def run(
+        self, job: Job, io: Storage, tasks: Sequence[Task], listen: ProgressListener
+    ) -> Generator[TaskOutcome, None, None]:
         reach_executors(self._spark)
         tag = f"arctic-{uuid.uuid4()}"
         work = _Work(self._spark, tag, job, io)
@@ -52,7 +54,7 @@ class SparkEngine:
         untaken: set[Future[TaskOutcome]] = {pool.submit(work.outcome, task) for task in tasks}
         try:
             while untaken:
-                for done in wait(untaken, LOOK_SECONDS, FIRST_COMPLETED).done:
+                for done in wait(untaken, POLL_SECONDS, FIRST_COMPLETED).done:
                     outcome = done.result()
                     if isinstance(outcome, TaskResult):
                         listen(Progress(task=outcome.task, rows=outcome.rows_in, bytes=outcome.bytes_read))
@@ -88,7 +90,7 @@ class _Work:
         while not all(future.done() for future in open_tasks):
             with contextlib.suppress(Exception):  # of a session that was stopped
                 self._cancel()
-            wait(open_tasks, LOOK_SECONDS)
+            wait(open_tasks, POLL_SECONDS)
 
     def _tag_thread(self) -> None:
         """Jobs of this thread can be cancelled from now on. A session's own tags are for Connect only: elsewhere Spark 4.1
@@ -107,7 +109,7 @@ class _Work:
     def outcome(self, task: Task) -> TaskOutcome:
         """Submit a task until it succeeds, or fails for good."""
         self._tag_thread()
-        for submission in range(MOST_ATTEMPTS):
+        for submission in range(MAX_ATTEMPTS):
             first = submission * _SUBMISSION
             outcome = self._shuffled(task, first) if task.ranges > 1 else self._submitted(task, first)
             if self._is_stopped or not (isinstance(outcome, TaskFailure) and outcome.retryable):
@@ -161,7 +163,7 @@ class _Work:
 
     def _remove_losers(self) -> None:
         for task, attempt in self._losers:
-            remove_attempt(self._job, self._io, task, attempt)
+            remove_attempt_files(self._job, self._io, task, attempt)
 
 
 def task_function(
@@ -204,12 +206,12 @@ def answered(job: str, io_properties: dict[str, str], task: str, attempt: int, v
 
 
 def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
-    from pyarctic.optimizing.execute.kernel import Bench, execute
+    from pyarctic.optimizing.execute.kernel import JobContext, execute
 
     check_version(version)
     if job["id"] not in _benches:
         _benches.clear()
-        _benches[job["id"]] = Bench.opened(job, io_properties)
+        _benches[job["id"]] = JobContext.opened(job, io_properties)
     return execute(_benches[job["id"]], task, attempt=attempt)
 
 

@@ -18,7 +18,15 @@ import pyarrow as pa
 
 from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing.execute import Storage
-from pyarctic.optimizing.execute.kernel import Bench, Ranging, Written, failure_parcel, joined, sampled, together
+from pyarctic.optimizing.execute.kernel import (
+    JobContext,
+    RangePartitioner,
+    RangeResult,
+    combine_results,
+    combine_samples,
+    failure_parcel,
+    sample_keys,
+)
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import sent, slots
 
@@ -41,16 +49,16 @@ class _Work:
     sample: bytes = b""
 
     @cached_property
-    def bench(self) -> Bench:
-        return Bench.opened(json.loads(self.job), self.io_properties)
+    def bench(self) -> JobContext:
+        return JobContext.opened(json.loads(self.job), self.io_properties)
 
     @cached_property
     def own_task(self) -> Task:
         return Task.from_json(json.loads(self.task))
 
     @cached_property
-    def ranging(self) -> Ranging:
-        return Ranging(self.bench, self.own_task, self.sample)
+    def ranging(self) -> RangePartitioner:
+        return RangePartitioner(self.bench, self.own_task, self.sample)
 
     def failure(self, error: Exception) -> dict[str, Any]:
         return TaskFailure.of(json.loads(self.task)["id"], self.attempt, error).to_json()
@@ -84,7 +92,7 @@ class Shuffle:
             if sample["failure"] is not None:
                 return Shuffled(outcome=TaskFailure(**json.loads(sample["failure"])))
         first = max(int(sample["attempt"]) for sample in samples) + 1
-        work = replace(work, sample=together(bytes(sample["sample"]) for sample in samples))
+        work = replace(work, sample=combine_samples(bytes(sample["sample"]) for sample in samples))
         try:
             answers = self._answers(task, work)
         except Exception as error:
@@ -94,20 +102,20 @@ class Shuffle:
     def _answers(self, task: Task, work: _Work) -> list[dict[str, Any]]:
         from pyspark.sql import functions as F  # noqa: N812
 
-        bench = Bench(job=self._job, io=self._io)
-        parts = Ranging(bench, task, work.sample).parts
+        bench = JobContext(job=self._job, io=self._io)
+        parts = RangePartitioner(bench, task, work.sample).parts
         parcels = self._files(task).mapInArrow(sent(work, read_files), _PARCEL_COLUMNS)
         told = parcels.repartitionById(parts, F.col("part")).mapInArrow(sent(work, write_parts), "answer string").collect()
         return [json.loads(row["answer"]) for row in told]
 
     def _outcome(self, task: Task, attempt: int, answers: list[dict[str, Any]], first: int) -> Shuffled:
-        written = [Written.from_json(answer["written"]) for answer in answers if "written" in answer]
+        written = [RangeResult.from_json(answer["written"]) for answer in answers if "written" in answer]
         failures = [answer["failure"] for answer in answers if "failure" in answer]
         outcome: TaskOutcome
         if failures:
             outcome = TaskFailure(**failures[0])
         else:
-            outcome = joined(Bench(job=self._job, io=self._io), task, attempt, written)
+            outcome = combine_results(JobContext(job=self._job, io=self._io), task, attempt, written)
         if not isinstance(outcome, TaskResult):
             remove_quietly(self._io, [path for one in written for path in one.paths])
         losers = tuple(int(answer["attempt"]) for answer in answers if "failure" in answer)
@@ -166,7 +174,7 @@ def sample_files(work: _Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     for batch in batches:
         row: dict[str, Any] = {"attempt": _attempt_of()[0]}
         try:
-            row["sample"] = sampled(work.bench, work.own_task, batch.column("id").to_pylist())
+            row["sample"] = sample_keys(work.bench, work.own_task, batch.column("id").to_pylist())
         except Exception as error:  # noqa: BLE001  # told to the driver
             row["failure"] = json.dumps(work.failure(error))
         yield pa.RecordBatch.from_pylist([row], schema=schema)

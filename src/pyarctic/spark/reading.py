@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarctic.spark.executors import reach_executors, sent, slots
 from pyarctic.spark.schemas import for_spark, quoted, schema_with_ids, spark_schema
 from pyarctic.tables import open_table
-from pyarctic.tables.read import Division, Portion, Portions, Sizes, divided
+from pyarctic.tables.read import ReadPlan, Split, SplitReader, SplitSizes, plan_splits
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,7 +49,7 @@ def read(
     does not tell PyArctic. The rest is as in `Table.scan`."""
     scan = open_table(name).scan(columns, where, snapshot_id, ref, as_of, store=store)
     uses_own = str(spark.conf.get(OWN_READER, "true")).lower() != "false"
-    division = divided(scan, Sizes(readers=slots(spark)), allow_plain=uses_own)  # type: ignore[arg-type]
+    division = plan_splits(scan, SplitSizes(readers=slots(spark)), allow_plain=uses_own)  # type: ignore[arg-type]
     parts = [*_plain(spark, division), *_merged(spark, division)]
     if not parts:
         return spark.createDataFrame([], spark_schema(division.schema))
@@ -64,7 +64,7 @@ def view(spark: SparkSession, name: str, view_name: str | None = None, **options
     return known
 
 
-def _plain(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
+def _plain(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
     if not division.plain:
         return
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -88,7 +88,7 @@ def _unskipped(column: Column, kind: str) -> Column:
     return F.nanvl(column, F.lit(float("nan")).cast(kind)) if kind in ("float", "double") else column
 
 
-def _merged(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
+def _merged(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
     if not division.portions:
         return
     reach_executors(spark)
@@ -98,7 +98,7 @@ def _merged(spark: SparkSession, division: Division) -> Iterator[DataFrame]:
 
 
 def read_portions(
-    thing: tuple[Portions, Sequence[Portion], pa.Schema], batches: Iterable[pa.RecordBatch]
+    thing: tuple[SplitReader, Sequence[Split], pa.Schema], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """On an executor: the rows of some portions, named by their numbers."""
     reader, portions, schema = thing

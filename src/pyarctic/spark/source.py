@@ -27,7 +27,16 @@ from pyarctic.spark.executors import opened
 from pyarctic.spark.schemas import for_spark, spark_schema
 from pyarctic.spark.sql_functions import declare
 from pyarctic.tables import KeyedTable, open_table
-from pyarctic.tables.read import ChangeStream, Division, Limits, Portion, Portions, Position, Sizes, divided
+from pyarctic.tables.read import (
+    ChangeStream,
+    ReadLimits,
+    ReadPlan,
+    Split,
+    SplitReader,
+    SplitSizes,
+    StreamPosition,
+    plan_splits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +135,8 @@ class Door:
             table=self._name,
         )
 
-    def division(self, columns: Sequence[str]) -> Division:
-        return divided(self._scan(columns), Sizes(readers=_READERS), allow_plain=False)
+    def division(self, columns: Sequence[str]) -> ReadPlan:
+        return plan_splits(self._scan(columns), SplitSizes(readers=_READERS), allow_plain=False)
 
     def stream(self, columns: Sequence[str]) -> ChangeStream:
         """The stream of the table as it is now."""
@@ -151,7 +160,7 @@ class Door:
         table = open_table(self._name)
         if not isinstance(table, KeyedTable):
             raise UsageError("a table without a primary key keeps no changes to stream", table=self._name)
-        limits = Limits(
+        limits = ReadLimits(
             rows=_number(options, "max-rows-per-batch"),
             files=_number(options, "max-files-per-batch"),
             fail_on_gaps=options.get("fail-on-gaps", "true").lower() != "false",
@@ -168,7 +177,7 @@ class Door:
 
 
 class _Portion(InputPartition):
-    def __init__(self, reader: Portions, portion: Portion) -> None:
+    def __init__(self, reader: SplitReader, portion: Split) -> None:
         super().__init__(None)
         # Opened on the executor only, once it is known that it is of the driver's version.
         self.data, self.version = pickle.dumps((reader, portion)), __version__
@@ -204,8 +213,8 @@ class _StreamReader(DataSourceStreamReader):
 
     def __init__(self, door: Door, columns: Sequence[str], origin: str) -> None:
         self._door, self._columns, self._origin = door, list(columns), origin
-        self._begun: Position | None = None
-        self._at: Position | None = None
+        self._begun: StreamPosition | None = None
+        self._at: StreamPosition | None = None
 
     @_told()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -218,15 +227,15 @@ class _StreamReader(DataSourceStreamReader):
         stream = self._door.stream(self._columns)
         # What is told here is read before Spark asks again.
         if self._at is None:
-            self._at = stream.first(Position.from_json(self.initialOffset()))
+            self._at = stream.first(StreamPosition.from_json(self.initialOffset()))
         else:
             self._at = stream.following(self._at)
         return self._at.to_json()
 
     @_told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._at = Position.from_json(end)
-        found = self._door.stream(self._columns).portions(Position.from_json(start), self._at)
+        self._at = StreamPosition.from_json(end)
+        found = self._door.stream(self._columns).portions(StreamPosition.from_json(start), self._at)
         return [_Portion(reader, portion) for reader, portion in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyarctic import config
 from pyarctic.errors import Rejected, UsageError, about
-from pyarctic.iceberg.commit import Once
+from pyarctic.iceberg.commit import NumberedStep
 from pyarctic.spark.shipping import is_remote, ship
 from pyarctic.spark.sql_functions import declare
 from pyarctic.spark.writing import WriteOptions, check_frame, write_frame
 from pyarctic.tables import Table, open_table
-from pyarctic.tables.write import Note
+from pyarctic.tables.write import CommitNote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,11 +104,11 @@ class StreamTarget:
             declare(self.catalogs)
             self._check_checkpoint(batch.sparkSession)
             known["query"] = _query_id(batch.sparkSession, self.checkpoint)
-        once = Once(property=f"arctic.stream.{known['query']}", number=batch_id)
+        once = NumberedStep(property=f"arctic.stream.{known['query']}", number=batch_id)
         table = self._opened()
         if self._is_done(table, once):
             return
-        note = Note(summary={_QUERY: known["query"], _BATCH: str(batch_id)}, once=once)
+        note = CommitNote(summary={_QUERY: known["query"], _BATCH: str(batch_id)}, once=once)
         try:
             write_frame(batch, table, self.options, note)
         except Rejected as refusal:
@@ -116,7 +116,7 @@ class StreamTarget:
             if refusal.facts.get("reason") != "done-already" or not self._is_done(self._opened(), once):
                 raise
 
-    def _is_done(self, table: Table, once: Once) -> bool:
+    def _is_done(self, table: Table, once: NumberedStep) -> bool:
         """Spark repeats its last batch and no other."""
         last = table.last_step(once.property)
         if last is not None and last > once.number:

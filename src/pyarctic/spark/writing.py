@@ -18,7 +18,7 @@ from pyarctic.spark.reading import read
 from pyarctic.spark.schemas import arrow_schema, quoted, spark_schema
 from pyarctic.spark.shipping import is_remote
 from pyarctic.tables import Table, open_table
-from pyarctic.tables.write import IS_OLD, Answer, Distribution, FileWriter, Note, Write
+from pyarctic.tables.write import IS_OLD, CommitNote, DistributedWriter, PreparedWrite, WriterAssignment, WriterResult
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,14 +72,14 @@ class WriteOptions:
         return cls(mode=mode, order_by=tuple(order_by), across_partitions=across_partitions, replace=replace, where=where)
 
 
-def write_frame(df: DataFrame, table: Table, options: WriteOptions, note: Note | None = None) -> int | None:
+def write_frame(df: DataFrame, table: Table, options: WriteOptions, note: CommitNote | None = None) -> int | None:
     """Write a frame to an open table, with what the commit has to say beside its files."""
     with about(table=table.name):
         prepared = check_frame(df, table, options)
-        return _Job(df.sparkSession, table, prepared, options).run(df, note or Note())
+        return _Job(df.sparkSession, table, prepared, options).run(df, note or CommitNote())
 
 
-def check_frame(df: DataFrame, table: Table, options: WriteOptions) -> Write:
+def check_frame(df: DataFrame, table: Table, options: WriteOptions) -> PreparedWrite:
     """Prepare a write; what is wrong with options and columns is told before anything is begun."""
     with about(table=table.name):
         prepared = table.prepare_write(
@@ -89,7 +89,7 @@ def check_frame(df: DataFrame, table: Table, options: WriteOptions) -> Write:
         return prepared
 
 
-def _check_columns(df: DataFrame, table: Table, prepared: Write, options: WriteOptions) -> None:
+def _check_columns(df: DataFrame, table: Table, prepared: PreparedWrite, options: WriteOptions) -> None:
     if missing := [name for name in options.order_by if name not in df.columns]:
         raise UsageError(
             f"order_by names a column that the rows do not have: {missing[0]}", hint=f"They have: {', '.join(df.columns)}."
@@ -127,13 +127,13 @@ def _check_types(df: DataFrame, known: Mapping[str, DataType], compared: Sequenc
 class _Job:
     """One write on Spark."""
 
-    def __init__(self, spark: SparkSession, table: Table, prepared: Write, options: WriteOptions) -> None:
+    def __init__(self, spark: SparkSession, table: Table, prepared: PreparedWrite, options: WriteOptions) -> None:
         self._spark = spark
         self._table = table
         self._prepared = prepared
         self._options = options
 
-    def run(self, df: DataFrame, note: Note) -> int | None:
+    def run(self, df: DataFrame, note: CommitNote) -> int | None:
         reach_executors(self._spark)
         looked_up = self._prepared.moved_columns if self._options.across_partitions else ()
         writer = self._prepared.file_writer(self._options.order_by, looked_up)
@@ -147,19 +147,19 @@ class _Job:
             raise failures.from_document(failed[0].error or {})
         return self._prepared.commit(self._prepared.files_of(answers), note)
 
-    def _answers(self, rows: DataFrame, writer: FileWriter) -> list[Answer]:
+    def _answers(self, rows: DataFrame, writer: DistributedWriter) -> list[WriterResult]:
         try:
             told = rows.mapInArrow(sent(writer, write_rows), "answer string").collect()
         except Exception as error:  # PySpark, Py4J and gRPC have their own
             hint = f"Nothing was committed. Files with {writer.operation} in their names may be left."
             raise failures.of_job(error, hint, operation=writer.operation) from error
-        return [Answer.from_json(json.loads(row["answer"])) for row in told]
+        return [WriterResult.from_json(json.loads(row["answer"])) for row in told]
 
     def _distributed(self, rows: DataFrame, has_old: bool) -> DataFrame:
         """The rows of a key together and in order; without keys those of a partition together."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        distribution = Distribution.of(self._prepared.view, slots(self._spark))
+        distribution = WriterAssignment.of(self._prepared.view, slots(self._spark))
         if not distribution.columns:
             return rows
         numbered = rows.withColumn(_WRITER, _number(distribution))
@@ -214,7 +214,7 @@ def _kept(df: DataFrame, is_read_twice: bool) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _number(distribution: Distribution) -> Column:
+def _number(distribution: WriterAssignment) -> Column:
     """A column with the number of the writer of every row. Python gets the columns it needs, and no others."""
     import pickle
 
@@ -235,7 +235,7 @@ def _number(distribution: Distribution) -> Column:
     return made(*[F.col(quoted(name)) for name in distribution.columns])  # type: ignore[no-any-return]
 
 
-def write_rows(writer: FileWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_rows(writer: DistributedWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: write the files of a task, and answer with their names. What is wrong with the rows is an answer, too;
     Spark would try it again and again."""
     from pyspark import TaskContext
@@ -247,7 +247,7 @@ def write_rows(writer: FileWriter, batches: Iterable[pa.RecordBatch]) -> Iterato
     except ArcticError as error:
         if error.retryable:
             raise
-        answer = Answer(files=(), error=failures.to_document(error))
+        answer = WriterResult(files=(), error=failures.to_document(error))
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer.to_json())])], ["answer"])
 
 

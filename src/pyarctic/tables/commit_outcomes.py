@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyarctic.tables.table import Table
 
 
-def accepted(outcome: Outcome) -> Committed:
+def require_committed(outcome: Outcome) -> Committed:
     """The commit, or the error that says why there is none."""
     match outcome:
         case Committed():

@@ -20,7 +20,7 @@ from pyiceberg.types import NestedField
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, Rejected, UsageError, about
 from pyarctic.iceberg import remove_quietly
-from pyarctic.iceberg.catalog import reaching
+from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.tables.evolve import as_type
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 from pyarctic.tables.format.key_hash import check_key_type
@@ -59,7 +59,7 @@ def create_stores(
         spec = partition_spec(fresh, partition_by)
         _advise(fresh, spec, primary_key)
         change = (*name.namespace, change_store_name(name.table, catalog.properties)) if primary_key else None
-        with reaching(name.catalog, str(name)):
+        with translate_catalog_errors(name.catalog, str(name)):
             _ensure_namespace(catalog, name.namespace)
             if change is not None and catalog.table_exists(change):
                 raise Rejected(

@@ -13,22 +13,22 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
 from pyarctic.errors import NotFound, UsageError, about
-from pyarctic.iceberg.catalog import reaching
+from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.tables.evolve import Evolution, are_equal, catch_up
-from pyarctic.tables.format.change_columns import change_reading
-from pyarctic.tables.format.file_names import Store, StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.change_columns import read_change_files
+from pyarctic.tables.format.file_names import Store, StorePaths, parse_change_file_names, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences
-from pyarctic.tables.format.store_properties import Kind, change_store_identifier, check_spec, key_names
+from pyarctic.tables.format.store_properties import TableKind, change_store_identifier, check_spec, key_names
 from pyarctic.tables.format.transactions import BEGUN, ENDED
 from pyarctic.tables.read.change_log import ChangeLog
 from pyarctic.tables.read.change_scan import ChangeScan
-from pyarctic.tables.read.key_groups import unmerged
+from pyarctic.tables.read.key_groups import select_unmerged
 from pyarctic.tables.read.merged_scan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.snapshots import chosen_snapshot, is_by
+from pyarctic.tables.snapshots import is_by, resolve_snapshot
 from pyarctic.tables.table import RowScan, Table
-from pyarctic.tables.write.base_writer import checked_scope
-from pyarctic.tables.write.prepared import BaseWrite, ChangeWrite, Write
+from pyarctic.tables.write.base_writer import parse_overwrite_scope
+from pyarctic.tables.write.prepared import BaseWrite, ChangeWrite, PreparedWrite
 
 STORES = ("merged", "base", "change")
 _UPSERT_ENABLED = "write.upsert.enabled"
@@ -45,7 +45,7 @@ class KeyedTable(Table):
         """The change store that Base was loaded for."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TableKind:
         return "keyed"
 
     @property
@@ -91,7 +91,7 @@ class KeyedTable(Table):
             check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags are those of one store", hint='Ask for store="base".')
-            snapshot, schema = chosen_snapshot(self.change_store.view.metadata, snapshot_id, None, as_of)
+            snapshot, schema = resolve_snapshot(self.change_store.view.metadata, snapshot_id, None, as_of)
             change = StoreState(view=self.change_store.view, snapshot=snapshot, files=self.change_store._file_list(snapshot))
             if store == "change":
                 return ChangeScan(change, schema=self.schema, columns=columns, where=where)
@@ -139,7 +139,7 @@ class KeyedTable(Table):
             frame = self.change_store.files(snapshot_id, ref, content)
         else:
             frame = super().files(snapshot_id, ref, content, store=store)
-        return with_store_facts(frame, store).drop("writer")
+        return parse_file_names(frame, store).drop("writer")
 
     def snapshots(self, *, store: Store = "base") -> pl.DataFrame:
         """The snapshots of a store, oldest first."""
@@ -164,7 +164,7 @@ class KeyedTable(Table):
             if since is not None:
                 after = snapshot_by_id(view.metadata, since)
                 frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
-            reading = change_reading(view, with_changes(frame))
+            reading = read_change_files(view, parse_change_file_names(frame))
             return ChangeLog(reading, reading.numbered(), self.schema.fields, self.primary_key)
 
     def last_step(self, property_: str) -> int | None:
@@ -178,12 +178,12 @@ class KeyedTable(Table):
         across_partitions: bool = False,
         replace: str = "table",
         where: str | BooleanExpression | None = None,
-    ) -> Write:
+    ) -> PreparedWrite:
         check_spec(self._loaded.metadata, self.change_store.view.metadata)
         if mode == "overwrite":
             if across_partitions:
                 raise UsageError("across_partitions is for upsert and delete")
-            scope = checked_scope(self._loaded.metadata, replace, where)
+            scope = parse_overwrite_scope(self._loaded.metadata, replace, where)
             self._catch_up()
             return BaseWrite(self, scope)
         if where is not None or replace != "table":
@@ -225,7 +225,7 @@ class KeyedTable(Table):
         self.change_store._change_properties(unset=names)
 
     def _catch_up(self) -> None:
-        with reaching(self._name.catalog, self.name):
+        with translate_catalog_errors(self._name.catalog, self.name):
             if not are_equal(self.schema, self.change_store.schema):  # maybe somebody else changed it, on both stores
                 self.refresh()
             catch_up(self._loaded.metadata, self.change_store._loaded)
@@ -255,4 +255,4 @@ class KeyedTable(Table):
 
     def _pending(self) -> pl.DataFrame:
         paths = StorePaths(self.change_store.view.metadata)
-        return unmerged(self.change_store.file_list.frame(), paths, self.merged_sequences())
+        return select_unmerged(self.change_store.file_list.frame(), paths, self.merged_sequences())

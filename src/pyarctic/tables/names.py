@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyarctic.config import parse_table_name
 from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import Damaged, NotFound, UsageError
-from pyarctic.iceberg.catalog import catalog_names, load_table, open_catalog, reaching
+from pyarctic.iceberg.catalog import catalog_names, load_table, open_catalog, translate_catalog_errors
 from pyarctic.tables.create import create_stores, drop_stores
 from pyarctic.tables.format.store_properties import (
     SERVICE_CHANGE_STORE,
@@ -33,7 +33,7 @@ def open_table(name: str) -> Table:
         return Table(parsed, base)
     identifier = change_store_identifier(base.metadata.properties)
     try:
-        with reaching(parsed.catalog, f"{parsed.catalog}.{'.'.join(identifier)}"):
+        with translate_catalog_errors(parsed.catalog, f"{parsed.catalog}.{'.'.join(identifier)}"):
             change = base.catalog.load_table(identifier)
     except NotFound as cause:
         raise Damaged(
@@ -65,7 +65,7 @@ def drop_table(name: str, *, purge: bool = False) -> None:
     base = load_table(parsed)
     if store_of(base.metadata.properties) == "change":
         raise UsageError(f"{name} is the change store of a table", hint="Drop the table itself.")
-    with reaching(parsed.catalog, name):
+    with translate_catalog_errors(parsed.catalog, name):
         drop_stores(base.catalog, base, purge=purge)
 
 
@@ -78,7 +78,7 @@ def list_tables(pattern: str | None = None) -> list[str]:
             continue
         catalog = open_catalog(catalog_name)
         endings.add(change_store_name("", catalog.properties))
-        with reaching(catalog_name):
+        with translate_catalog_errors(catalog_name):
             pending = list(catalog.list_namespaces())
             while pending:
                 namespace = pending.pop()

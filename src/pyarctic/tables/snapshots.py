@@ -14,7 +14,7 @@ from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.tables.describe import instant
 
 
-def chosen_snapshot(
+def resolve_snapshot(
     metadata: TableMetadata, snapshot_id: int | None = None, ref: str | None = None, as_of: datetime | None = None
 ) -> tuple[Snapshot | None, Schema]:
     """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own,

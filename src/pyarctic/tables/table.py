@@ -20,18 +20,18 @@ from pyiceberg.types import IcebergType
 from pyarctic.config import TableName
 from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import Conflict, Rejected, Unavailable, UsageError, about
-from pyarctic.iceberg.catalog import reaching
-from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Once, Outcome, commit, mergeable_manifests
+from pyarctic.iceberg.catalog import translate_catalog_errors
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, commit, mergeable_manifests
 from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, PartitionDecoder, snapshot_by_id
-from pyarctic.iceberg.read import TableView, arrow_schema, scan
-from pyarctic.tables.commit_outcomes import ManifestReport, accepted, remove_outputs
+from pyarctic.iceberg.read import TableView, arrow_schema, plan_scan
+from pyarctic.tables.commit_outcomes import ManifestReport, remove_outputs, require_committed
 from pyarctic.tables.describe import snapshot_frame, table_facts
 from pyarctic.tables.evolve import Evolution, evolve
 from pyarctic.tables.format.file_names import Store
-from pyarctic.tables.format.store_properties import Kind, check_user_properties, kind_of, store_of
-from pyarctic.tables.snapshots import chosen_snapshot
-from pyarctic.tables.write.base_writer import checked_scope
-from pyarctic.tables.write.prepared import PlainWrite, Write
+from pyarctic.tables.format.store_properties import TableKind, check_user_properties, kind_of, store_of
+from pyarctic.tables.snapshots import resolve_snapshot
+from pyarctic.tables.write.base_writer import parse_overwrite_scope
+from pyarctic.tables.write.prepared import PreparedWrite, UnkeyedWrite
 
 _ATTEMPTS = 10
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
@@ -74,7 +74,7 @@ class Table:
         return str(self._name)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TableKind:
         return kind_of(self._loaded.metadata.properties)
 
     @property
@@ -130,7 +130,7 @@ class Table:
 
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
-        with reaching(self._name.catalog, self.name):
+        with translate_catalog_errors(self._name.catalog, self.name):
             self._loaded = self._loaded.catalog.load_table(self._loaded.name())
         return self
 
@@ -148,8 +148,8 @@ class Table:
         with about(table=self.name):
             if store not in ("merged", "base"):
                 raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave store out.")
-            snapshot, schema = chosen_snapshot(self._loaded.metadata, snapshot_id, ref, as_of)
-            return scan(
+            snapshot, schema = resolve_snapshot(self._loaded.metadata, snapshot_id, ref, as_of)
+            return plan_scan(
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
             )
 
@@ -215,7 +215,7 @@ class Table:
 
         Raises `Conflict`, `Rejected` or `OutcomeUnknown`; only after the last the table may have been changed."""
         with about(table=self.name):
-            return accepted(self.try_commit(change))
+            return require_committed(self.try_commit(change))
 
     def try_commit(self, change: Change | ManifestRewrite) -> Outcome:
         """The same, with the outcome as a value."""
@@ -280,8 +280,8 @@ class Table:
             return write.rows(data)
 
     def last_step(self, property_: str) -> int | None:
-        """The last numbered step (`Once`) that was committed to the table, as far as it was loaded."""
-        return Once.last(self._loaded.metadata, property_)
+        """The last numbered step (`NumberedStep`) that was committed to the table, as far as it was loaded."""
+        return NumberedStep.last(self._loaded.metadata, property_)
 
     def prepare_write(
         self,
@@ -290,7 +290,7 @@ class Table:
         across_partitions: bool = False,
         replace: str = "table",
         where: str | BooleanExpression | None = None,
-    ) -> Write:
+    ) -> PreparedWrite:
         """Check all but the rows of a write: for those who write the files elsewhere."""
         if mode in ("upsert", "delete", "cdc") or across_partitions:
             what = "across_partitions" if across_partitions else f"mode {mode!r}"
@@ -301,8 +301,8 @@ class Table:
             raise UsageError("this is the change store of a table", hint="Write to the table itself.")
         if mode == "insert" and (where is not None or replace != "table"):
             raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
-        scope = checked_scope(self._loaded.metadata, replace, where)
-        return PlainWrite(self, scope, appends=mode == "insert")
+        scope = parse_overwrite_scope(self._loaded.metadata, replace, where)
+        return UnkeyedWrite(self, scope, appends=mode == "insert")
 
     def evolve(
         self,
@@ -319,7 +319,7 @@ class Table:
         evolution = Evolution(
             add=add or {}, drop=drop, rename=rename or {}, widen=widen or {}, optional=optional, describe=describe or {}
         )
-        with about(table=self.name), reaching(self._name.catalog, self.name):
+        with about(table=self.name), translate_catalog_errors(self._name.catalog, self.name):
             self._evolve(evolution)
 
     def _evolve(self, evolution: Evolution) -> None:
@@ -373,7 +373,7 @@ class Table:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head}),
         )
         try:
-            with reaching(self._name.catalog, self.name):
+            with translate_catalog_errors(self._name.catalog, self.name):
                 response = loaded.catalog.commit_table(loaded, requirements, updates)
         except CommitFailedException as error:
             raise Conflict(
@@ -414,7 +414,7 @@ class Table:
 
     def _listed(self, snapshot_id: int | None, ref: str | None) -> pl.DataFrame:
         with about(table=self.name):
-            snapshot, _ = chosen_snapshot(self._loaded.metadata, snapshot_id, ref)
+            snapshot, _ = resolve_snapshot(self._loaded.metadata, snapshot_id, ref)
             return self._file_list(snapshot).frame().with_columns(content=CONTENT_KIND)
 
     def _with_partition_paths(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from tests.unit.cli.library import Arctic, Library, Ran
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    for room in ("pyarctic.tables", "pyarctic.iceberg"):
+    for room in ("pyarctic.tables", "pyarctic.iceberg.catalog"):
         monkeypatch.setitem(sys.modules, room, cast("Any", made))
     return made
 

@@ -21,9 +21,15 @@ from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg.delete import delete_files as deletefiles
-from pyarctic.iceberg.delete.delete_files import Held, KeyColumns, PositionDeletes, read_position_deletes, refuse_encrypted
+from pyarctic.iceberg.delete.delete_files import (
+    Held,
+    KeyColumns,
+    PositionDeletes,
+    check_not_encrypted,
+    read_position_deletes,
+)
 from pyarctic.iceberg.delete.matching import FileDeletes
-from pyarctic.iceberg.read.data_files import OpenFile, Piece
+from pyarctic.iceberg.read.data_files import FileBatch, OpenFile
 from tests.unit.iceberg.conftest import Lake, rows
 
 SCHEMA = Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", StringType()))
@@ -59,7 +65,7 @@ def test_key_inside_a_struct() -> None:
         {"a": 4, "s": {"t": {"x": 1, "y": None}}},
     ]
     batch = pa.RecordBatch.from_pylist(content, schema=source)
-    piece = Piece(file=OpenFile(path="x", schema=source, names=None), position=0, batch=batch)
+    piece = FileBatch(file=OpenFile(path="x", schema=source, names=None), position=0, batch=batch)
     assert keys.frame(piece, {}).rows() == [(1, "k"), (2, None), (3, None), (4, None)]
 
 
@@ -237,7 +243,7 @@ def test_empty_position_delete_file(tmp_path: Path) -> None:
 
 
 def test_encrypted() -> None:
-    refuse_encrypted("x", None)
+    check_not_encrypted("x", None)
     for size in (0, 10):
         with pytest.raises(Unsupported, match="encrypted: x"):
-            refuse_encrypted("x", size)
+            check_not_encrypted("x", size)

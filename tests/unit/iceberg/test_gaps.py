@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadataV3
 from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, update_table_metadata
 from pyiceberg.types import LongType, NestedField
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps, close_hive_gap, staged_metadata
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_hive_patch, apply_patches, staged_metadata
 from tests.services.catalogs import FreshCatalog, kinds
 from tests.spec import SpecTable
 from tests.unit.iceberg.conftest import Lake, rows
@@ -52,7 +52,7 @@ def test_sql_catalog(lake: Lake, version: int) -> None:
 
 
 def test_memory_catalog(tmp_path: Path) -> None:
-    close_gaps()
+    apply_patches()
     catalog = InMemoryCatalog("memory", warehouse=tmp_path.as_uri())
     catalog.create_namespace("db")
     with_statistics(SpecTable(catalog, "db.t", tmp_path / "t", [("id", "int"), ("name", "string"), ("part", "string")]))
@@ -63,7 +63,7 @@ def test_memory_catalog(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_rest_response(lake: Lake, version: int) -> None:
     metadata = with_statistics(lake.make(version=version))
-    close_gaps()
+    apply_patches()
     body = json.dumps({"metadata-location": "file:///m.json", "metadata": metadata, "config": {}})
     response = TableResponse.model_validate_json(body)
     assert response.metadata.statistics[0].blob_metadata[0].type == KIND
@@ -115,10 +115,10 @@ def test_staged_metadata_is_told(lake: Lake) -> None:
 @pytest.mark.parametrize("any_catalog", kinds("hive"), indirect=True)
 def test_hive_refuses_a_commit_whose_lock_was_lost(any_catalog: FreshCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client commits while ours holds the lock, as it can when the lock has expired."""
-    close_gaps()
+    apply_patches()
     name = f"{any_catalog.namespace}.t"
     table = any_catalog.catalog.create_table(name, Schema(NestedField(1, "id", LongType())))
-    close_hive_gap()
+    apply_hive_patch()
     stage = any_catalog.catalog._update_and_stage_table  # type: ignore[attr-defined]
     other = any_catalog.client()
     monkeypatch.setattr(other, "_create_lock_request", lambda *_: any_catalog.catalog._create_lock_request("x", "y"))  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 from pyarctic import errors
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Rejected, Unknown
 from pyarctic.tables import table as handle
-from pyarctic.tables.commit_outcomes import accepted
+from pyarctic.tables.commit_outcomes import require_committed
 from tests.unit.iceberg.conftest import Lake, rows
 
 
@@ -79,4 +79,4 @@ def test_a_commit_is_given_back(lake: Lake) -> None:
     made = lake.make()
     made.commit(made.data(rows(1)))
     committed = Committed(snapshot_id=1, metadata=lake.open().view.metadata, attempts=1)
-    assert accepted(committed) is committed
+    assert require_committed(committed) is committed

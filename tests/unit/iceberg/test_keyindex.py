@@ -38,7 +38,7 @@ from pyiceberg.types import (
 from pyarctic.iceberg.delete import key_index as keyindex
 from pyarctic.iceberg.delete.delete_files import KeyColumns
 from pyarctic.iceberg.delete.key_index import BitTable, CloseCodes, EqualityIndex, SearchedCodes, are_close
-from pyarctic.iceberg.read.data_files import OpenFile, Piece
+from pyarctic.iceberg.read.data_files import FileBatch, OpenFile
 from pyarctic.iceberg.read.projection import arrow_type
 
 MOST, LEAST = 2**63 - 1, -(2**63)
@@ -94,7 +94,7 @@ def frame(keys: KeyColumns, types: Sequence[IcebergType], content: Sequence[Row]
         ]
     )
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return keys.frame(Piece(file=OpenFile(path="x", schema=schema, names=None), position=0, batch=batch), {})
+    return keys.frame(FileBatch(file=OpenFile(path="x", schema=schema, names=None), position=0, batch=batch), {})
 
 
 def plain(row: Row) -> Row:

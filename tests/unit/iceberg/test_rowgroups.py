@@ -23,7 +23,7 @@ from pyarctic.errors import Damaged, Unavailable
 from pyarctic.iceberg.write.parquet import row_group_source as parquetsource
 from pyarctic.iceberg.write.parquet import row_group_writer as rowgroups
 from pyarctic.iceberg.write.parquet.footer import NotCopyable
-from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+from pyarctic.iceberg.write.parquet.row_group_source import RowGroupSource
 from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
 from pyarctic.iceberg.write.parquet.thrift import (
     BINARY,
@@ -81,7 +81,7 @@ def written(table: pa.Table, **settings: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def copied(*pieces: tuple[ParquetSource, int], beside: Sequence[ParquetSource] = ()) -> bytes:
+def copied(*pieces: tuple[RowGroupSource, int], beside: Sequence[RowGroupSource] = ()) -> bytes:
     sink = io.BytesIO()
     writer = RowGroupWriter(sink)
     for place, (source, index) in enumerate(pieces):
@@ -93,7 +93,7 @@ def copied(*pieces: tuple[ParquetSource, int], beside: Sequence[ParquetSource] =
     return data
 
 
-def all_of(*sources: ParquetSource) -> bytes:
+def all_of(*sources: RowGroupSource) -> bytes:
     return copied(*[(source, index) for source in sources for index in range(len(source.groups))])
 
 
@@ -134,7 +134,7 @@ FILE_SETTINGS = st.fixed_dictionaries(
 def test_any_row_groups_of_any_files_in_any_order(data: st.DataObject) -> None:
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 150), FILE_SETTINGS), min_size=1, max_size=4))
     files = [written(rows(place * 1000, count), **settings) for place, (count, settings) in enumerate(shapes)]
-    sources = [ParquetSource.of_bytes(file) for file in files]
+    sources = [RowGroupSource.of_bytes(file) for file in files]
     there = [
         (place, index) for place, source in enumerate(sources) for index, group in enumerate(source.groups) if group.rows
     ]
@@ -201,7 +201,7 @@ def read_chunks(data: bytes, index: int) -> list[dict[str, Any]]:
 
 def test_the_whole_file_is_described_as_before() -> None:
     data = written(rows(0, 300), row_group_size=100, write_page_index=True, compression="zstd")
-    source = ParquetSource.of_bytes(data)
+    source = RowGroupSource.of_bytes(data)
     assert source.codecs == {"zstd"}
     assert [group.rows for group in source.groups] == [100, 100, 100]
     metadata = pq.read_metadata(pa.BufferReader(data))
@@ -219,13 +219,13 @@ def test_the_whole_file_is_described_as_before() -> None:
 
 def test_a_copy_can_be_copied() -> None:
     data = written(rows(0, 200), row_group_size=50, write_page_index=True, bloom_filter_options={"name": {"ndv": 20}})
-    once = all_of(ParquetSource.of_bytes(data))
-    twice = all_of(ParquetSource.of_bytes(once))
+    once = all_of(RowGroupSource.of_bytes(data))
+    twice = all_of(RowGroupSource.of_bytes(once))
     assert once == twice
 
 
 def test_row_groups_are_pruned_by_statistics(tmp_path: Path) -> None:
-    sources = [ParquetSource.of_bytes(written(rows(start, 100), write_page_index=True)) for start in (0, 1000, 2000)]
+    sources = [RowGroupSource.of_bytes(written(rows(start, 100), write_page_index=True)) for start in (0, 1000, 2000)]
     path = tmp_path / "copy.parquet"
     path.write_bytes(all_of(*sources))
     condition = pc.field("id") >= 1050
@@ -251,7 +251,7 @@ def test_files_of_polars(compression: Any, nested: bool) -> None:
             sink, compression=compression, row_group_size=150, data_page_size=500
         )
         files.append(sink.getvalue())
-    sources = [ParquetSource.of_bytes(file) for file in files]
+    sources = [RowGroupSource.of_bytes(file) for file in files]
     copy = all_of(*sources[::-1])
     assert pl.read_parquet(copy).equals(pl.concat(pl.read_parquet(file) for file in files[::-1]))
     assert read(copy).num_rows == 800
@@ -262,10 +262,10 @@ def test_files_of_polars(compression: Any, nested: bool) -> None:
 def test_files_without_rows() -> None:
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, SCHEMA).close()
-    without_groups = ParquetSource.of_bytes(sink.getvalue())
+    without_groups = RowGroupSource.of_bytes(sink.getvalue())
     assert without_groups.groups == ()
-    without_rows = ParquetSource.of_bytes(written(rows(0, 0)))
-    full = ParquetSource.of_bytes(written(rows(0, 10)))
+    without_rows = RowGroupSource.of_bytes(written(rows(0, 0)))
+    full = RowGroupSource.of_bytes(written(rows(0, 10)))
     assert without_groups.fits(without_rows)
     assert without_rows.fits(full)
     out = io.BytesIO()
@@ -283,7 +283,7 @@ def test_files_without_rows() -> None:
 
 def test_more_groups_than_an_ordinal_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rowgroups, "_MOST_ORDINAL", 2)
-    source = ParquetSource.of_bytes(written(pa.table({"x": [1]})))
+    source = RowGroupSource.of_bytes(written(pa.table({"x": [1]})))
     copy = copied(*[(source, 0)] * 20)
     assert read(copy).num_rows == pl.read_parquet(copy).height == 20
 
@@ -312,7 +312,7 @@ def test_a_small_file_takes_one_read_and_others_two() -> None:
     small, (_, data) = Counting(written(rows(0, 100), write_page_index=True)), large(4, write_page_index=True)
     for stream, reads in ((small, 1), (Counting(data), 2)):
         writer = RowGroupWriter(io.BytesIO())
-        writer.append_all(ParquetSource.open(stream, "there"))
+        writer.append_all(RowGroupSource.open(stream, "there"))
         writer.close()
         assert len(stream.reads) == reads
 
@@ -322,15 +322,15 @@ def test_large_groups_are_copied_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(parquetsource, "_TAIL_BYTES", 10_000)
     table, data = large(2)
     stream = Counting(data, most=999)
-    assert read(all_of(ParquetSource.open(stream, "there"))).equals(table)
+    assert read(all_of(RowGroupSource.open(stream, "there"))).equals(table)
     assert max(stream.reads) == 10_000
 
 
 def test_a_footer_longer_than_the_first_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquetsource, "_TAIL_BYTES", 20)
     data = written(rows(0, 100), row_group_size=30, write_page_index=True, bloom_filter_options={"id": {"ndv": 9}})
-    source = ParquetSource.open(io.BytesIO(data), "there")
-    assert all_of(source) == all_of(ParquetSource.of_bytes(data))
+    source = RowGroupSource.open(io.BytesIO(data), "there")
+    assert all_of(source) == all_of(RowGroupSource.of_bytes(data))
 
 
 def test_streams_of_pyiceberg(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_streams_of_pyiceberg(tmp_path: Path) -> None:
         files.new_output(str(tmp_path / "new.parquet")).create() as out,
     ):
         writer = RowGroupWriter(out)
-        writer.append_all(ParquetSource.open(stream, "old.parquet"))
+        writer.append_all(RowGroupSource.open(stream, "old.parquet"))
         writer.close()
     assert pq.read_table(tmp_path / "new.parquet").equals(table)
 
@@ -350,15 +350,15 @@ def test_streams_of_pyiceberg(tmp_path: Path) -> None:
 # Columns beside
 
 
-def lineage(start: int, count: int) -> ParquetSource:
+def lineage(start: int, count: int) -> RowGroupSource:
     ids = pa.array(range(start, start + count), pa.int64())
-    return ParquetSource.of_bytes(written(pa.table([ids, pa.array([7] * count, pa.int64())], schema=LINEAGE)))
+    return RowGroupSource.of_bytes(written(pa.table([ids, pa.array([7] * count, pa.int64())], schema=LINEAGE)))
 
 
 @pytest.mark.parametrize("page_index", [True, False])
 def test_columns_beside(page_index: bool) -> None:
     settings = {"row_group_size": 60, "write_page_index": page_index, "sorting_columns": [pq.SortingColumn(0)]}
-    source = ParquetSource.of_bytes(written(rows(0, 100), **settings))
+    source = RowGroupSource.of_bytes(written(rows(0, 100), **settings))
     copy = copied((source, 1), (source, 0), beside=[lineage(500, 40), lineage(0, 60)])
     table = read(copy)
     assert table.schema.names == [*SCHEMA.names, *LINEAGE.names]
@@ -374,8 +374,8 @@ def test_columns_beside(page_index: bool) -> None:
 
 
 def test_a_copy_with_columns_beside_fits_its_like() -> None:
-    source = ParquetSource.of_bytes(written(rows(0, 10)))
-    with_lineage = ParquetSource.of_bytes(copied((source, 0), beside=[lineage(0, 10)]))
+    source = RowGroupSource.of_bytes(written(rows(0, 10)))
+    with_lineage = RowGroupSource.of_bytes(copied((source, 0), beside=[lineage(0, 10)]))
     assert with_lineage.schema.fields[-1] == ("_last_updated_sequence_number", 2147483539)
     assert with_lineage.schema.names[:2] == ("id", "name")
     sink = io.BytesIO()
@@ -389,7 +389,7 @@ def test_a_copy_with_columns_beside_fits_its_like() -> None:
 
 
 def test_columns_beside_of_other_rows() -> None:
-    source = ParquetSource.of_bytes(written(rows(0, 10)))
+    source = RowGroupSource.of_bytes(written(rows(0, 10)))
     writer = RowGroupWriter(io.BytesIO())
     with pytest.raises(NotCopyable, match="row group 0 has 10 rows"):
         writer.append(source, 0, lineage(0, 9))
@@ -400,7 +400,7 @@ def test_columns_beside_of_other_rows() -> None:
 
 
 def test_other_columns_are_refused_before_anything_is_written() -> None:
-    source = ParquetSource.of_bytes(written(rows(0, 10)))
+    source = RowGroupSource.of_bytes(written(rows(0, 10)))
     others = [
         rows(0, 10).drop_columns("flag"),
         rows(0, 10).rename_columns([*SCHEMA.names[:-1], "flags"]),
@@ -411,7 +411,7 @@ def test_other_columns_are_refused_before_anything_is_written() -> None:
     writer.append_all(source)
     before = writer.tell()
     for table in others:
-        other = ParquetSource.of_bytes(written(table))
+        other = RowGroupSource.of_bytes(written(table))
         assert not source.fits(other)
         with pytest.raises(NotCopyable, match="not those of the row groups before"):
             writer.append_all(other)
@@ -424,17 +424,17 @@ def test_other_columns_are_refused_before_anything_is_written() -> None:
 def test_the_name_of_the_root_does_not_matter() -> None:
     data = written(rows(0, 10))
     assert data.count(b"\x06schema") == 1
-    other = ParquetSource.of_bytes(data.replace(b"\x06schema", b"\x06tables"))
-    assert other.fits(ParquetSource.of_bytes(data))
+    other = RowGroupSource.of_bytes(data.replace(b"\x06schema", b"\x06tables"))
+    assert other.fits(RowGroupSource.of_bytes(data))
 
 
 def test_key_values_that_all_sources_share_are_kept() -> None:
-    def source(pairs: dict[str, str], *, stored: bool = False) -> ParquetSource:
+    def source(pairs: dict[str, str], *, stored: bool = False) -> RowGroupSource:
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, SCHEMA, store_schema=stored) as writer:
             writer.write_table(rows(0, 10))
             writer.add_key_value_metadata(pairs)
-        return ParquetSource.of_bytes(sink.getvalue())
+        return RowGroupSource.of_bytes(sink.getvalue())
 
     own = {"org.apache.spark.sql.parquet.row.metadata": "{}", "pandas": "{}"}
     same, one, other = {"iceberg.schema": "{}", "kept": "yes"}, {"job": "1"}, {"job": "2"}
@@ -503,7 +503,7 @@ def test_a_dictionary_that_is_not_told_or_told_as_zero() -> None:
     def zero(_: Fields, metadata: Fields) -> None:
         metadata[11] = (I64, encode_number(0))
 
-    copy = all_of(ParquetSource.of_bytes(written(table)), ParquetSource.of_bytes(refooted(plain, zero)))
+    copy = all_of(RowGroupSource.of_bytes(written(table)), RowGroupSource.of_bytes(refooted(plain, zero)))
     assert repr(read(copy).to_pylist()) == repr(pa.concat_tables([table, table]).to_pylist())
 
 
@@ -518,7 +518,7 @@ def test_the_place_of_a_chunk_is_told_in_many_ways() -> None:
         fields[2] = (I64, encode_number(start + _int(metadata, 7)))
 
     def offsets(change: Callable[[Fields, Fields], None]) -> list[tuple[int, int]]:
-        copy = copied((ParquetSource.of_bytes(refooted(data, change)), 1))
+        copy = copied((RowGroupSource.of_bytes(refooted(data, change)), 1))
         group = pq.read_metadata(pa.BufferReader(copy)).row_group(0)
         chunks = [group.column(index) for index in range(group.num_columns)]
         return [(chunk.file_offset, chunk.data_page_offset) for chunk in chunks]
@@ -532,7 +532,7 @@ def test_chunks_with_gaps_and_out_of_order() -> None:
     data = written(table, write_page_index=False)
     gap = b"x" * 100
     body, moves = bytearray(b"PAR1"), {}
-    for chunk in reversed(ParquetSource.of_bytes(data).groups[0].chunks):
+    for chunk in reversed(RowGroupSource.of_bytes(data).groups[0].chunks):
         body += gap
         moves[chunk.start] = len(body) - chunk.start
         body += data[chunk.start : chunk.end]
@@ -547,7 +547,7 @@ def test_chunks_with_gaps_and_out_of_order() -> None:
     strange = bytes(body) + changed[-8 - length :]
     assert repr(read(strange).to_pylist()) == repr(table.to_pylist())
     stream = Counting(strange + b"")
-    source = ParquetSource.open(stream, "there")
+    source = RowGroupSource.open(stream, "there")
     copy = all_of(source)
     assert repr(read(copy).to_pylist()) == repr(table.to_pylist())
     assert gap not in copy
@@ -560,8 +560,8 @@ def test_bloom_filters_of_unknown_size() -> None:
     def forget(_: Fields, metadata: Fields) -> None:
         metadata.pop(15, None)
 
-    copy = all_of(ParquetSource.of_bytes(data))
-    forgotten = all_of(ParquetSource.of_bytes(refooted(data, forget)))
+    copy = all_of(RowGroupSource.of_bytes(data))
+    forgotten = all_of(RowGroupSource.of_bytes(refooted(data, forget)))
     size = [struct.unpack("<I", file[-8:-4])[0] for file in (copy, forgotten)]
     assert copy[: -8 - size[0]] == forgotten[: -8 - size[1]]
     assert refooted(copy, forget) == forgotten
@@ -603,7 +603,7 @@ def test_what_cannot_be_copied() -> None:
     ]
     for file, message in refused:
         with pytest.raises(NotCopyable, match=f"^there: .*{message}"):
-            ParquetSource.open(io.BytesIO(file), "there")
+            RowGroupSource.open(io.BytesIO(file), "there")
 
 
 @pytest.mark.parametrize(
@@ -626,17 +626,17 @@ def test_writers_whose_files_readers_treat_by_name(created_by: bytes, sound: boo
 
     file = refooted(written(rows(0, 10)), _nothing, sign)
     if sound:
-        assert read(all_of(ParquetSource.of_bytes(file))).num_rows == 10
+        assert read(all_of(RowGroupSource.of_bytes(file))).num_rows == 10
     else:
         with pytest.raises(NotCopyable, match="treat by its name"):
-            ParquetSource.of_bytes(file)
+            RowGroupSource.of_bytes(file)
 
 
 def test_a_size_that_contradicts_the_page_index() -> None:
     def smaller(_: Fields, metadata: Fields) -> None:
         metadata[7] = (I64, encode_number(_int(metadata, 7) - 1))
 
-    source = ParquetSource.of_bytes(refooted(written(rows(0, 10), write_page_index=True), smaller), "there")
+    source = RowGroupSource.of_bytes(refooted(written(rows(0, 10), write_page_index=True), smaller), "there")
     writer = RowGroupWriter(io.BytesIO())
     with pytest.raises(NotCopyable, match=r"^there: a page lies outside of its column"):
         writer.append_all(source)
@@ -664,9 +664,9 @@ def test_files_that_are_cut_or_no_parquet() -> None:
     ]
     for file in broken:
         with pytest.raises(Damaged, match="file cannot be read: there"):
-            ParquetSource.open(io.BytesIO(file), "there")
+            RowGroupSource.open(io.BytesIO(file), "there")
         with pytest.raises(Damaged, match="file cannot be read: a file in memory"):
-            ParquetSource.of_bytes(file)
+            RowGroupSource.of_bytes(file)
 
 
 @settings(max_examples=400)
@@ -677,7 +677,7 @@ def test_damaged_footers_are_told(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         file[data.draw(st.integers(len(file) - 8 - length, len(file) - 9))] = data.draw(st.integers(0, 255))
     try:
-        source = ParquetSource.of_bytes(bytes(file))
+        source = RowGroupSource.of_bytes(bytes(file))
         RowGroupWriter(io.BytesIO()).append_all(source)
     except (Damaged, NotCopyable):
         pass
@@ -692,7 +692,7 @@ def test_a_file_that_shrinks_while_it_is_copied(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(parquetsource, "_TAIL_BYTES", 4000)
     _, data = large(1)
     stream = io.BytesIO(data)
-    source = ParquetSource.open(stream, "there")
+    source = RowGroupSource.open(stream, "there")
     stream.truncate(100_000)
     writer = RowGroupWriter(io.BytesIO())
     with pytest.raises(Damaged, match=r"it ends .* bytes too early"):
@@ -707,4 +707,4 @@ def test_a_store_that_fails() -> None:
             raise OSError(5, "broken")
 
     with pytest.raises(Unavailable, match="reading there failed"):
-        ParquetSource.open(Failing(DAMAGE), "there")
+        RowGroupSource.open(Failing(DAMAGE), "there")

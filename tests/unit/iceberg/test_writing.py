@@ -13,7 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.write import FileNames, NewFile, Target, write_equality_deletes, write_position_deletes, write_vectors
+from pyarctic.iceberg.write import (
+    FileNames,
+    FileTarget,
+    NewFile,
+    write_equality_deletes,
+    write_position_deletes,
+    write_vectors,
+)
 from pyarctic.iceberg.write.parquet import DataFileWriter
 from tests.spec.adopt import adopted
 from tests.unit.iceberg.conftest import Lake
@@ -21,9 +28,9 @@ from tests.unit.iceberg.conftest import Lake
 COLUMNS = [("id", "long"), ("name", "string"), ("ratio", "double"), ("at", "timestamp")]
 
 
-def target(lake: Lake, partition: tuple[Any, ...] = ()) -> Target:
+def target(lake: Lake, partition: tuple[Any, ...] = ()) -> FileTarget:
     loaded = lake.catalog.load_table("db.t")
-    return Target(
+    return FileTarget(
         metadata=loaded.metadata,
         io=loaded.io,
         spec_id=loaded.metadata.default_spec_id,

@@ -23,7 +23,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.iceberg.commit import Change
-from pyarctic.iceberg.write import NewFile, Target
+from pyarctic.iceberg.write import FileTarget, NewFile
 from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import KindChoice, Report
 from pyarctic.optimizing.api import Options, optimize_table
@@ -159,7 +159,7 @@ def with_groups(lake: Catalog, version: int, monkeypatch: pytest.MonkeyPatch) ->
     return table
 
 
-def written_in_groups(target: Target, data: pa.Table) -> list[NewFile]:
+def written_in_groups(target: FileTarget, data: pa.Table) -> list[NewFile]:
     with DataFileWriter(target) as writer:
         for start in range(0, data.num_rows, 200):
             writer.write(data.slice(start, 200).combine_chunks().to_batches()[0])

@@ -9,7 +9,7 @@ import pytest
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
-from pyarctic.tables.format.file_names import with_store_facts
+from pyarctic.tables.format.file_names import parse_file_names
 from tests.amoro import NAMES, AmoroTable, adopted, texts
 from tests.healing import heal
 
@@ -54,7 +54,7 @@ def test_rows_stay(name: str, kind: KindChoice, tmp_path: Path) -> None:
 def test_no_deletes_are_left_after_full(name: str, tmp_path: Path) -> None:
     amoro = made(name, tmp_path)
     heal(amoro.table, "full")
-    files = with_store_facts(amoro.table.refresh().file_list.frame(), "base")
+    files = parse_file_names(amoro.table.refresh().file_list.frame(), "base")
     assert files.filter(~IS_DATA).is_empty()
     merged = amoro.table.merged_sequences()
     assert set(files["transaction_id"]) <= set(range(max(merged.values()) + 1))

@@ -25,7 +25,7 @@ from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.commit import keyed as keyedcommits
 from pyarctic.optimizing.plan import keyed as keyedplan
 from pyarctic.optimizing.plan import planning as plan
-from pyarctic.tables.format.file_names import with_store_facts
+from pyarctic.tables.format.file_names import parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.healedkeyed import HealedKeyed
@@ -129,10 +129,10 @@ def test_a_second_round_has_nothing_to_do(
     again = plan_table(table.refresh(), Options(kind=kind))
     assert again is not None
     why = [(task.kind, task.keyed and task.keyed.node_id, task.data.height, task.reasons) for task in again.tasks]
-    assert not again, f"{kind} again: {why}, {again.idle_deletes.height} idle deletes"
+    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} idle deletes"
 
 
 def shape(table: KeyedTable) -> str:
-    files = with_store_facts(table.refresh().file_list.frame(), "base")
+    files = parse_file_names(table.refresh().file_list.frame(), "base")
     sizes = files.filter(IS_DATA).group_by("node_id").agg((pl.col("file_size_bytes") // 1024).sort()).sort("node_id")
     return f"{sizes.rows()} KiB, {files.filter(~IS_DATA).height} deletes, {table._pending().height} changes"

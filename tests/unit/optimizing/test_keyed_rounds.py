@@ -18,9 +18,9 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options, explain_table, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit import undo_runs
-from pyarctic.optimizing.execute.attempt_files import remove_attempt
-from pyarctic.optimizing.execute.kernel import Bench, execute
+from pyarctic.optimizing.commit import roll_back
+from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
+from pyarctic.optimizing.execute.kernel import JobContext, execute
 from pyarctic.optimizing.protocol import Progress, Task, TaskOutcome
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
@@ -209,9 +209,9 @@ class Forgetful(InProcessEngine):
     """Loses the first attempt at every task, after it has written everything."""
 
     @staticmethod
-    def _outcome(bench: Bench, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
+    def _outcome(bench: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
         lost = execute(bench, task, attempt=0, listen=listen)
-        assert set(remove_attempt(bench.job, bench.io, task, 0)) == lost.paths
+        assert set(remove_attempt_files(bench.job, bench.io, task, 0)) == lost.paths
         return execute(bench, task, attempt=1, listen=listen)
 
 
@@ -532,7 +532,7 @@ def test_a_run_is_taken_back(lake: Catalog) -> None:
     heal(opened(), "full")
     expected = read()
     table._begin()
-    undo_runs(opened())
+    roll_back(opened())
     assert opened().merged_sequences() == merged
     assert read("base") == base
     assert read() == expected
@@ -552,7 +552,7 @@ def test_a_run_is_not_taken_back_after_its_changes_are_gone(lake: Catalog, is_ex
     if is_expired:  # the one that removed them, too
         expire(opened().change_store._loaded)
     with pytest.raises(Rejected, match="changes that the run merged may have been cleaned"):
-        undo_runs(opened())
+        roll_back(opened())
     assert read() == {1: "b", 2: "c"}
 
 

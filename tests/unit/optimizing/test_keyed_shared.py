@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
-from pyarctic.optimizing.commit import undo_runs
+from pyarctic.optimizing.commit import roll_back
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.healing import heal
@@ -149,7 +149,7 @@ def test_a_run_is_taken_back_and_repeated(lake: Catalog) -> None:
     heal(opened(), "minor")
     table.write(many(MANY, "a"), "upsert")
     assert heal(opened(), "minor").files_shared == 1
-    undo_runs(opened())
+    roll_back(opened())
     assert not shared()
     assert read() == texts(MANY, "a")
     assert heal(opened(), "minor").files_shared == 1

@@ -44,7 +44,7 @@ def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) 
     table._append(10)
     planned = plan_table(pyarctic.table("lake.db.t"), Options(kind="full"))
     assert planned is not None
-    assert planned.idle_deletes.height == 1
+    assert planned.dangling_deletes.height == 1
     report = heal(pyarctic.table("lake.db.t"), "full", meanwhile=table.remove_unused_deletes)
     table.check()
     assert report.tasks_committed == 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from pyarctic.optimizing.order.depth import Boxes, connected, deep, deep_at_most, depths
-from pyarctic.optimizing.order.overlaps import NO_SET, settled
+from pyarctic.optimizing.order.overlaps import NO_SET, settle_overlaps
 
 Interval = tuple[int, int]
 Box = tuple[int, tuple[Interval, ...]]
@@ -153,7 +153,7 @@ def test_what_is_settled_lies_below_the_threshold(dimensions: int, data: st.Data
     packed = np.array(data.draw(st.lists(st.booleans(), min_size=len(listed), max_size=len(listed)))) & ~too_deep
     items[packed] = len(listed) + 1
     weight = np.where(packed, data.draw(st.integers(1, 3)), 1)
-    found = settled(frame(listed), items, too_deep, weight, threshold)
+    found = settle_overlaps(frame(listed), items, too_deep, weight, threshold)
     assert (found[too_deep] != NO_SET).all()
     if not (too_deep.any() or packed.any()):
         assert (found == NO_SET).all()
@@ -180,7 +180,7 @@ def test_new_files_in_a_narrow_range_concern_only_their_neighbours() -> None:
     assert depths(boxes)[1].tolist() == [4]
     assert np.flatnonzero(deep(boxes, 4)).tolist() == [50, 100, 101, 102]
     items = np.where(deep(boxes, 4), 1, NO_SET)
-    found = settled(frame([*old, *new]), items, items == 1, np.ones(103, np.int64), 4)
+    found = settle_overlaps(frame([*old, *new]), items, items == 1, np.ones(103, np.int64), 4)
     assert np.flatnonzero(found != NO_SET).tolist() == [50, 100, 101, 102]
 
 

@@ -254,7 +254,7 @@ def test_idle_deletes_are_a_plan_of_their_own() -> None:
     plan = make_plan(evaluated([file(data_sequence_number=5), equality()]))
     assert plan
     assert not plan.tasks
-    assert plan.idle_deletes.height == 1
+    assert plan.dangling_deletes.height == 1
 
 
 # -- as JSON ----------------------------------------------------------------------------------------------------------

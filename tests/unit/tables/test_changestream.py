@@ -28,9 +28,9 @@ from pyarctic.errors import NotFound, Rejected, UsageError
 from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
 from pyarctic.tables.format.change_columns import FILE_OFFSET
-from pyarctic.tables.read.change_stream import ChangeStream, Limits, Position
+from pyarctic.tables.read.change_stream import ChangeStream, ReadLimits, StreamPosition
 from pyarctic.tables.read.latest_versions import MOST_OFFSET
-from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.arrow_rows import fit_to_schema
 from pyarctic.tables.write.fanout import Fanout
 from tests.keyedtables import KeyedModel
 from tests.keyedwords import Place, Row
@@ -46,15 +46,15 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[int]]
     config.reset()
 
 
-def read(stream: ChangeStream, start: Position, end: Position) -> list[Row]:
+def read(stream: ChangeStream, start: StreamPosition, end: StreamPosition) -> list[Row]:
     """The rows between two positions; their readers have been somewhere else."""
     portions = pickle.loads(pickle.dumps(stream.portions(start, end)))
     return [row for reader, portion in portions for batch in reader.batches(portion) for row in batch.to_pylist()]
 
 
-def kept(position: Position) -> Position:
+def kept(position: StreamPosition) -> StreamPosition:
     """As a checkpoint keeps it."""
-    return Position.from_json(json.loads(json.dumps(position.to_json())))
+    return StreamPosition.from_json(json.loads(json.dumps(position.to_json())))
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Follower:
 
     model: KeyedModel
     origin: str
-    at: Position = field(init=False)
+    at: StreamPosition = field(init=False)
     due_base: Counter[str] = field(init=False)
     """Rows of Base that were not delivered yet."""
     due: list[tuple[int, Row]] = field(init=False)
@@ -98,7 +98,7 @@ class Follower:
             if sequence > before:
                 self.due += [(sequence, row) for row in rows]
 
-    def step(self, limits: Limits) -> bool:
+    def step(self, limits: ReadLimits) -> bool:
         """Read on; False if there is nothing."""
         start = self.at = kept(self.at)
         end = ChangeStream(self.model.opened(), limits=limits).following(start)
@@ -111,7 +111,7 @@ class Follower:
         self.at = end
         return True
 
-    def _take(self, rows: list[Row], limits: Limits) -> None:
+    def _take(self, rows: list[Row], limits: ReadLimits) -> None:
         base = [row for row in rows if row["_file_offset"] == MOST_OFFSET]
         changes = rows[len(base) :]
         told = Counter(repr(row | {"_transaction_id": 0}) for row in base)
@@ -129,7 +129,7 @@ class Follower:
             assert (not base and len(sequences) == 1) or (not changes and len(base) <= self.largest_base)
         self.got += rows
 
-    def finish(self, limits: Limits) -> None:
+    def finish(self, limits: ReadLimits) -> None:
         while self.step(limits):
             pass
         assert not self.due
@@ -191,7 +191,7 @@ def follow(model: KeyedModel) -> None:
     model.log.append(f"a stream begins: {follower.at}")
     may_load = random.random() < 0.5
     for _ in range(random.randint(2, 6)):
-        limits = Limits(rows=random.choice([None, 1, 4, 9]), files=random.choice([None, None, 1, 3]))
+        limits = ReadLimits(rows=random.choice([None, 1, 4, 9]), files=random.choice([None, None, 1, 3]))
         if random.random() < 0.5:
             before = head(model)
             step = random.choice(writes + (loads if may_load else []))
@@ -272,7 +272,7 @@ def test_what_was_not_read_and_is_gone_is_noticed(table: KeyedTable, has_base: b
     table.write(rows("y", _2="b"))
     first = table.change_store.view.metadata.snapshots[-2]
     starts = [ChangeStream(table).beginning("earliest")]
-    starts.append(ChangeStream(table, limits=Limits(files=1)).following(starts[0]))
+    starts.append(ChangeStream(table, limits=ReadLimits(files=1)).following(starts[0]))
     parent = first.parent_snapshot_id
     starts += [ChangeStream(table).beginning(str(parent))] if parent else []
     planned = [(start, ChangeStream(table).following(start)) for start in starts[:1]]
@@ -283,7 +283,7 @@ def test_what_was_not_read_and_is_gone_is_noticed(table: KeyedTable, has_base: b
         with pytest.raises(NotFound, match=r"rows .*gone") as refusal:
             stream.following(start)
         assert "fail-on-gaps=false" in (refusal.value.hint or "")
-        careless = ChangeStream(table, limits=Limits(fail_on_gaps=False))
+        careless = ChangeStream(table, limits=ReadLimits(fail_on_gaps=False))
         found = read(careless, start, careless.following(start))
         assert told(found)[-2:] == [("INSERT", 2, "b"), ("INSERT", 3, "c")]
     # Begun, planned, and then lost before it was read.
@@ -300,7 +300,7 @@ def test_a_planned_batch_whose_changes_are_gone_is_noticed(table: KeyedTable) ->
     remove_changes(table, upto=2)
     with pytest.raises(NotFound, match="gone"):
         ChangeStream(table.refresh()).portions(start, end)
-    assert ChangeStream(table, limits=Limits(fail_on_gaps=False)).portions(start, end) == []
+    assert ChangeStream(table, limits=ReadLimits(fail_on_gaps=False)).portions(start, end) == []
 
 
 def test_expired_snapshots_are_a_gap_only_for_who_is_behind(table: KeyedTable, lake: Catalog) -> None:
@@ -322,7 +322,7 @@ def test_expired_snapshots_are_a_gap_only_for_who_is_behind(table: KeyedTable, l
 def test_base_that_is_expired_while_it_is_read_is_noticed(table: KeyedTable, lake: Catalog) -> None:
     for part in ("x", "y"):
         table.write(rows(part, _1="a"), "overwrite", where=f"part = '{part}'")
-    stream = ChangeStream(table, limits=Limits(files=1))
+    stream = ChangeStream(table, limits=ReadLimits(files=1))
     start = stream.beginning("earliest")
     middle = stream.following(start)
     assert len(read(stream, start, middle)) == 1
@@ -405,7 +405,7 @@ def test_base_rows_come_after_the_changes_that_they_hide(table: KeyedTable) -> N
     table.write(rows("x", _1="base"), "overwrite")
     view = table.refresh().change_store.view
     with Fanout(view, mask=0, transaction_id=begun, extra_fields=(FILE_OFFSET,)) as out:
-        late = fitted(rows("x", _1="late").to_batches()[0], view.metadata.schema())
+        late = fit_to_schema(rows("x", _1="late").to_batches()[0], view.metadata.schema())
         out.write(late, out.places(late), {"I": pa.array([1])})
     table.change_store.commit(Change(start=view.snapshot_id, add=tuple(out.files)))
     table.refresh()

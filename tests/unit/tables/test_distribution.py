@@ -17,8 +17,8 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.errors import UsageError
 from pyarctic.tables import KeyedTable
-from pyarctic.tables.write.distributed import IS_OLD, Answer, Distribution
-from pyarctic.tables.write.prepared import Write
+from pyarctic.tables.write.distributed import IS_OLD, WriterAssignment, WriterResult
+from pyarctic.tables.write.prepared import PreparedWrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("v", pa.int64())])
 Row = dict[str, Any]
@@ -47,11 +47,11 @@ def cut(rows: Sequence[Row], size: int = 1000, **extra: pa.DataType) -> Iterator
         yield pa.RecordBatch.from_pylist(list(rows[at : at + size]), schema=schema)
 
 
-def committed(write: Write, parts: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str] = ()) -> int | None:
+def committed(write: PreparedWrite, parts: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str] = ()) -> int | None:
     """Every part by a writer of its own, as if on another machine."""
     sent = pickle.loads(pickle.dumps(write.file_writer(order)))
     answers = [sent.answer(part, task, task) for task, part in enumerate(parts)]
-    told = [Answer.from_json(json.loads(json.dumps(answer.to_json()))) for answer in answers]
+    told = [WriterResult.from_json(json.loads(json.dumps(answer.to_json()))) for answer in answers]
     return write.commit(write.files_of(told))
 
 
@@ -63,7 +63,7 @@ def merged(table: KeyedTable) -> dict[tuple[int, str | None], int]:
 
 def test_rows_of_a_key_have_one_writer_and_a_writer_has_whole_nodes(table: KeyedTable) -> None:
     ids = np.random.default_rng(1).integers(-(10**12), 10**12, 5000)
-    few, many = (Distribution.of(table.change_store.view, slots) for slots in (1, 9))
+    few, many = (WriterAssignment.of(table.change_store.view, slots) for slots in (1, 9))
     assert (few.writers, many.writers) == (4, 16)
     numbers = [d.numbers([pa.array(ids)]).to_numpy() for d in (few, many)]
     assert (numbers[1] & 3 == numbers[0]).all()  # more writers share a node, none has parts of two
@@ -72,7 +72,7 @@ def test_rows_of_a_key_have_one_writer_and_a_writer_has_whole_nodes(table: Keyed
 
 
 def test_rows_that_do_not_fit_go_to_some_writer_which_says_what_is_wrong(table: KeyedTable) -> None:
-    distribution = Distribution.of(table.change_store.view, 4)
+    distribution = WriterAssignment.of(table.change_store.view, 4)
     assert distribution.numbers([pa.array(["x", "1"])]).to_pylist() == [0, 0]
     assert distribution.numbers([pa.array([1, None])]).to_pylist() == [0, 0]
     writer = table.prepare_write("upsert").file_writer()
@@ -82,7 +82,7 @@ def test_rows_that_do_not_fit_go_to_some_writer_which_says_what_is_wrong(table: 
 
 def test_partitions_without_a_key_come_together(lake: Catalog) -> None:
     plain = pyarctic.create_table("lake.db.u", SCHEMA, partition_by=["region"])
-    distribution = Distribution.of(plain.view, 4)
+    distribution = WriterAssignment.of(plain.view, 4)
     assert distribution.columns == ("region",)
     numbers = distribution.numbers([pa.array(["a", "b", "a", None, "b", None])]).to_pylist()
     assert numbers[0] == numbers[2] != numbers[1] == numbers[4] != numbers[3] == numbers[5]
@@ -121,7 +121,7 @@ def test_the_images_of_one_update_may_be_equal_in_order(table: KeyedTable) -> No
     def event(action: str, v: int) -> Row:
         return {"id": 1, "region": "a", "v": v, "_change_action": action, "seq": 5}
 
-    def answered(*rows: Row) -> Answer:
+    def answered(*rows: Row) -> WriterResult:
         writer = table.prepare_write("cdc").file_writer(["seq"])
         return writer.answer(cut(rows, 1, _change_action=pa.string(), seq=pa.int64()), 0, 0)
 
@@ -172,7 +172,7 @@ def test_many_writers_make_the_same_table_as_one(data: st.DataObject, tmp_path_f
         mode = data.draw(st.sampled_from(["insert", "upsert", "delete"]))
         ids = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=30))
         rows: list[Row] = [{"id": key, "region": "r", "v": 100 * number + at, "seq": at} for at, key in enumerate(ids)]
-        distribution = Distribution.of(table.change_store.view, data.draw(st.integers(1, 20)))
+        distribution = WriterAssignment.of(table.change_store.view, data.draw(st.integers(1, 20)))
         owners = distribution.numbers([pa.array(ids)]).to_pylist()
         parts = [
             cut(

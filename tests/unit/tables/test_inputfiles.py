@@ -16,7 +16,7 @@ import pytest
 
 from pyarctic.errors import NotFound, UsageError
 from pyarctic.tables import schema_of
-from pyarctic.tables.write import input_file, schema_like
+from pyarctic.tables.write import infer_schema, open_input_file
 
 TYPES = {
     "flag": "boolean",
@@ -75,7 +75,7 @@ def read(file: Any, schema: Any = SCHEMA) -> list[dict[str, Any]]:
 def test_every_type_of_csv(tmp_path: Path) -> None:
     lines = [",".join(TEXTS), ",".join(TEXTS.values()), "," * (len(TEXTS) - 1)]
     (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
-    assert read(input_file(str(tmp_path / "a.csv"))) == [VALUES, NULLS]
+    assert read(open_input_file(str(tmp_path / "a.csv"))) == [VALUES, NULLS]
 
 
 def test_every_type_of_json(tmp_path: Path) -> None:
@@ -83,15 +83,15 @@ def test_every_type_of_json(tmp_path: Path) -> None:
     fields = ", ".join(f'"{name}": {text}' if name in bare else f'"{name}": "{text}"' for name, text in TEXTS.items())
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(f'{{{fields}}}\n{{"small": null}}\n')
-    assert read(input_file(str(tmp_path / "a.jsonl.gz"))) == [VALUES, NULLS]
+    assert read(open_input_file(str(tmp_path / "a.jsonl.gz"))) == [VALUES, NULLS]
     (tmp_path / "a.json").write_text('{"price": 1.10}\n', encoding="utf-8")
-    assert read(input_file(str(tmp_path / "a.json")))[0]["price"] == Decimal("1.10")
+    assert read(open_input_file(str(tmp_path / "a.json")))[0]["price"] == Decimal("1.10")
 
 
 def test_instants(tmp_path: Path) -> None:
     texts = ["2026-01-31", "2026-01-31T09:30", "2026-01-31 09:30:00.000001Z", "2026-01-31T09:30:00-0100"]
     (tmp_path / "a.csv").write_text("\n".join(["at", *texts]), encoding="utf-8")
-    assert [row["at"].isoformat() for row in read(input_file(str(tmp_path / "a.csv")))] == [
+    assert [row["at"].isoformat() for row in read(open_input_file(str(tmp_path / "a.csv")))] == [
         "2026-01-31T00:00:00+00:00",
         "2026-01-31T09:30:00+00:00",
         "2026-01-31T09:30:00.000001+00:00",
@@ -101,25 +101,25 @@ def test_instants(tmp_path: Path) -> None:
 
 def test_texts_of_csv() -> None:
     text = b'name,small\n"",1\n,2\n"a\nb, ""c""",3\n'
-    rows = read(input_file("-", "csv", io.BytesIO(text)))
+    rows = read(open_input_file("-", "csv", io.BytesIO(text)))
     assert [row["name"] for row in rows] == ["", None, 'a\nb, "c"']
 
 
 def test_large_files_come_in_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"large": range(600_000)}), tmp_path / "a.parquet")
-    assert len(list(input_file(str(tmp_path / "a.parquet")).batches(SCHEMA))) == 3
+    assert len(list(open_input_file(str(tmp_path / "a.parquet")).batches(SCHEMA))) == 3
     text = "large\n" + "".join(f"{number:020}\n" for number in range(600_000))
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    batches = list(input_file(str(tmp_path / "a.csv")).batches(SCHEMA))
+    batches = list(open_input_file(str(tmp_path / "a.csv")).batches(SCHEMA))
     assert len(batches) > 1
     assert sum(batch.num_rows for batch in batches) == 600_000
 
 
 def test_columns_are_known_without_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a.parquet")
-    for file in (input_file(str(tmp_path / "a.parquet")), input_file("-", "csv", io.BytesIO(b"x\n"))):
+    for file in (open_input_file(str(tmp_path / "a.parquet")), open_input_file("-", "csv", io.BytesIO(b"x\n"))):
         assert [batch.schema.names for batch in file.batches(SCHEMA)] == [["x"]]
-    assert read(input_file("-", "jsonl", io.BytesIO(b""))) == []
+    assert read(open_input_file("-", "jsonl", io.BytesIO(b""))) == []
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_columns_are_known_without_rows(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read(text: str, text_format: str, told: str) -> None:
     with pytest.raises(UsageError, match="cannot be read as") as caught:
-        read(input_file("-", text_format, io.BytesIO(text.encode())))
+        read(open_input_file("-", text_format, io.BytesIO(text.encode())))
     assert told in caught.value.message
     assert caught.value.facts["file"] == "-"
 
@@ -148,24 +148,24 @@ def test_what_cannot_be_read(text: str, text_format: str, told: str) -> None:
 def test_which_kind_of_file(tmp_path: Path) -> None:
     for name, kind in {"a.PARQUET": "parquet", "a.csv.gz": "csv", "a.ndjson": "jsonl"}.items():
         (tmp_path / name).touch()
-        assert input_file(str(tmp_path / name)).format == kind
-        assert input_file(str(tmp_path / name), "csv").format == "csv"
+        assert open_input_file(str(tmp_path / name)).format == kind
+        assert open_input_file(str(tmp_path / name), "csv").format == "csv"
     for name in ("a.txt", "a", "a.gz"):
         (tmp_path / name).touch()
         with pytest.raises(UsageError, match="what kind of file"):
-            input_file(str(tmp_path / name))
+            open_input_file(str(tmp_path / name))
     with pytest.raises(UsageError, match="what kind of file"):
-        input_file("-", None, io.BytesIO())
+        open_input_file("-", None, io.BytesIO())
     with pytest.raises(NotFound, match="no such file"):
-        input_file(str(tmp_path / "none.csv"))
+        open_input_file(str(tmp_path / "none.csv"))
 
 
 def test_the_schema_of_a_file(tmp_path: Path) -> None:
     fields = [pa.field("id", pa.int64(), nullable=False), pa.field("at", pa.timestamp("ns", tz="UTC"))]
     pq.write_table(pa.schema(fields).empty_table(), tmp_path / "a.parquet")
-    found = schema_like(str(tmp_path / "a.parquet"))
+    found = infer_schema(str(tmp_path / "a.parquet"))
     assert not found.field("id").nullable
     assert found.field("at").type == pa.timestamp("us", tz="UTC")
     (tmp_path / "b.parquet").write_text("x", encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be read as parquet"):
-        schema_like(str(tmp_path / "b.parquet"))
+        infer_schema(str(tmp_path / "b.parquet"))

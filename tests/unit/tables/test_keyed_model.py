@@ -22,7 +22,7 @@ import pyarctic
 from pyarctic import config
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.read.merged_scan import MergedScan
-from pyarctic.tables.read.splits import Sizes, divided
+from pyarctic.tables.read.splits import SplitSizes, plan_splits
 from tests import keyedrounds
 from tests.keyedrounds import IDS, rows
 from tests.keyedtables import KeyedModel, tuples
@@ -81,7 +81,7 @@ def check_small_pieces(model: KeyedModel, table: KeyedTable) -> None:
     assert tiny.count() == rows.total()
     scan = table.scan(memory_bytes=model.random.choice([TINY, 1 << 20]))
     assert isinstance(scan, MergedScan)
-    division = divided(scan, Sizes(readers=1, least_bytes=1, most_bytes=1), allow_plain=False)
+    division = plan_splits(scan, SplitSizes(readers=1, least_bytes=1, most_bytes=1), allow_plain=False)
     assert not division.plain
     sent = pickle.loads(pickle.dumps(division.reader))
     parts = [tuples(sent.batches(portion)) for portion in division.portions]

@@ -11,9 +11,9 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import OutcomeUnknown, Rejected
-from pyarctic.iceberg.commit import Change, Committed, Once
+from pyarctic.iceberg.commit import Change, Committed, NumberedStep
 from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.write.prepared import Note, Write
+from pyarctic.tables.write.prepared import CommitNote, PreparedWrite
 from tests.wholeness import leftovers, missing
 
 pytestmark = pytest.mark.usefixtures("lake")
@@ -30,11 +30,11 @@ def made(kind: str) -> Table:
     return pyarctic.create_table("lake.n.t", SCHEMA, ["id"] if kind == "keyed" else [])
 
 
-def note(number: int) -> Note:
-    return Note(summary={"batch": str(number)}, once=Once(property=STEP, number=number))
+def note(number: int) -> CommitNote:
+    return CommitNote(summary={"batch": str(number)}, once=NumberedStep(property=STEP, number=number))
 
 
-def committed(write: Write, text: str, number: int) -> int | None:
+def committed(write: PreparedWrite, text: str, number: int) -> int | None:
     return write.commit(write.writer().files(rows(text)), note(number))
 
 
@@ -62,7 +62,7 @@ def texts(table: Table) -> list[str]:
 def test_of_two_who_take_a_step_one_does(lake: Catalog, kind: str, mode: str) -> None:
     first, second = made(kind), pyarctic.table("lake.n.t")
     for number in (3, 4):
-        once = Once(property=STEP, number=number)
+        once = NumberedStep(property=STEP, number=number)
         assert first.refresh().last_step(STEP) in (None, number - 1)
         assert second.refresh().last_step(STEP) in (None, number - 1)
         # Both have looked, and written their files, when one of them commits.
@@ -89,7 +89,7 @@ def test_the_same_change_again_is_recognised_not_refused() -> None:
     """Its answer was lost: who asks again wants to know that it was taken."""
     table = made("unkeyed")
     files = table.prepare_write("insert").writer().files(rows("a"))
-    change = Change(start=None, add=tuple(files), once=Once(property=STEP, number=0))
+    change = Change(start=None, add=tuple(files), once=NumberedStep(property=STEP, number=0))
     outcomes = [pyarctic.table("lake.n.t").try_commit(change) for _ in range(2)]
     assert [isinstance(outcome, Committed) for outcome in outcomes] == [True, True]
     assert texts(table) == ["a"]
@@ -143,6 +143,6 @@ def test_files_stay_if_a_lost_answer_may_be_why_it_is_refused(
 
     monkeypatch.setattr(catalog, "commit_table", lost)
     with pytest.raises(OutcomeUnknown):
-        write.commit(files, Note() if step is None else note(step))
+        write.commit(files, CommitNote() if step is None else note(step))
     assert missing(lake.load_table(name)) == []
     assert all(Path(file.path.removeprefix("file://")).exists() for file in files)

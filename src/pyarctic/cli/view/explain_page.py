@@ -174,9 +174,9 @@ def _next(rule: RuleRow, *, reached: bool) -> str | datetime | None:
 
 
 def _amount(value: float, rule: RuleRow) -> str:
-    from pyarctic.optimizing.plan import measure_text
+    from pyarctic.optimizing.plan import format_measure
 
-    return span(value) if rule.unit == "seconds" else measure_text(value, rule.unit)
+    return span(value) if rule.unit == "seconds" else format_measure(value, rule.unit)
 
 
 def _node(row: TreeRow) -> dict[str, Any]:

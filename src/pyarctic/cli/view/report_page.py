@@ -12,7 +12,7 @@ from pyarctic.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from pyarctic.optimizing import Report
-    from pyarctic.optimizing.commit import Undone
+    from pyarctic.optimizing.commit import Rollback
 
 CHANGE_COLUMNS = (
     Column("what", "", priority=0),
@@ -72,7 +72,7 @@ def closing(report: Report) -> Iterator[str]:
         yield f"{len(report.failures):,} of {_count(report.tasks_planned, 'task')} failed; {rest}"
 
 
-def undone(done: Undone) -> Iterator[Section]:
+def undone(done: Rollback) -> Iterator[Section]:
     """Where a table goes, and what leaves its history."""
 
     def pairs() -> Iterator[tuple[str, str]]:

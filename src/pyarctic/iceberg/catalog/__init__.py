@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.catalog.loading import catalog_names, load_table, open_catalog, reaching
-    from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+    from pyarctic.iceberg.catalog.loading import catalog_names, load_table, open_catalog, translate_catalog_errors
+    from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 
-__all__ = ["catalog_names", "close_gaps", "load_table", "open_catalog", "reaching"]
+__all__ = ["apply_patches", "catalog_names", "load_table", "open_catalog", "translate_catalog_errors"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "loading": ("catalog_names", "load_table", "open_catalog", "reaching"),
-        "pyiceberg_patches": ("close_gaps",),
+        "loading": ("catalog_names", "load_table", "open_catalog", "translate_catalog_errors"),
+        "pyiceberg_patches": ("apply_patches",),
     },
 )

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pyarctic import config
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
 
@@ -35,7 +35,7 @@ def catalog_names() -> list[str]:
 
 def open_catalog(name: str) -> Catalog:
     """The catalog of that name. Nothing is asked of it yet, except by those that connect at once."""
-    close_gaps()
+    apply_patches()
     properties = config.catalog_properties(name)
     if properties is None and name not in Config().get_known_catalogs():
         raise NotFound(
@@ -43,19 +43,19 @@ def open_catalog(name: str) -> Catalog:
             hint=f"Known: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
             catalog=name,
         )
-    with reaching(name):
+    with translate_catalog_errors(name):
         return load_catalog(name, **(properties or {}))
 
 
 def load_table(name: TableName) -> Table:
     """The table at its newest metadata."""
     catalog = open_catalog(name.catalog)
-    with reaching(name.catalog, str(name)):
+    with translate_catalog_errors(name.catalog, str(name)):
         return catalog.load_table((*name.namespace, name.table))
 
 
 @contextmanager
-def reaching(catalog: str, table: str | None = None) -> Iterator[None]:
+def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator[None]:
     """Tell the failures of a catalog (a dozen unrelated exception types) in our own words."""
     subject = table or catalog
     try:

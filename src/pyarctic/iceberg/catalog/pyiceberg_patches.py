@@ -32,7 +32,7 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import AddSnapshotUpdate, SetStatisticsUpdate, _apply_table_update
 from pyiceberg.typedef import IcebergBaseModel
 
-from pyarctic.iceberg.storage import written_whole
+from pyarctic.iceberg.storage import remove_if_incomplete
 
 _MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
     BlobMetadata,
@@ -49,7 +49,7 @@ _MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
 _staged: ContextVar[list[str] | None] = ContextVar("staged", default=None)
 
 
-def close_gaps() -> None:
+def apply_patches() -> None:
     """Make the repairs, if they are not made yet."""
     if BlobMetadata.model_fields["type"].annotation is str:
         return
@@ -64,7 +64,7 @@ def close_gaps() -> None:
     _tell_staged_metadata()
 
 
-def close_hive_gap() -> None:
+def apply_hive_patch() -> None:
     """The repair for Hive, once its client is in use: it needs a package that not everyone has."""
     hive = sys.modules.get("pyiceberg.catalog.hive")
     if hive is None or hasattr(hive, "_expects_metadata"):
@@ -132,7 +132,7 @@ def _tell_staged_metadata() -> None:
         if _staged.get() is None:
             write(metadata, io, metadata_path)
         else:
-            with written_whole(io, metadata_path):
+            with remove_if_incomplete(io, metadata_path):
                 write(metadata, io, metadata_path)
 
     MetastoreCatalog._update_and_stage_table = told  # type: ignore[method-assign]

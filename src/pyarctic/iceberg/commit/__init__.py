@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.commit.attempts import Listener, Step, commit
+    from pyarctic.iceberg.commit.attempts import CommitListener, CommitStep, commit
     from pyarctic.iceberg.commit.change import (
         ROW_MAP_SCHEMA,
         Change,
         Committed,
         Conflict,
         ManifestRewrite,
-        Once,
+        NumberedStep,
         Outcome,
         Rejected,
         Unknown,
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ROW_MAP_SCHEMA",
     "Change",
+    "CommitListener",
+    "CommitStep",
     "Committed",
     "Conflict",
     "ContentHash",
-    "Listener",
     "ManifestRewrite",
-    "Once",
+    "NumberedStep",
     "Outcome",
     "Proof",
     "Rejected",
-    "Step",
     "Unknown",
     "commit",
     "mergeable_manifests",
@@ -49,13 +49,13 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "attempts": ("Listener", "Step", "commit"),
+        "attempts": ("CommitListener", "CommitStep", "commit"),
         "change": (
             "Change",
             "Committed",
             "Conflict",
             "ManifestRewrite",
-            "Once",
+            "NumberedStep",
             "Outcome",
             "ROW_MAP_SCHEMA",
             "Rejected",

@@ -26,8 +26,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import ArcticError, NotFound, Unavailable
-from pyarctic.iceberg.catalog.loading import reaching
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps, close_hive_gap, staged_metadata
+from pyarctic.iceberg.catalog.loading import translate_catalog_errors
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_hive_patch, apply_patches, staged_metadata
 from pyarctic.iceberg.commit.change import (
     Change,
     Committed,
@@ -46,12 +46,12 @@ from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.manifest.manifest_files import MetadataFiles
 from pyarctic.iceberg.write.properties import whole_property
 
-Step = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
-Listener = Callable[[Step], None]
+CommitStep = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
+CommitListener = Callable[[CommitStep], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retry:
+class RetryPolicy:
     """How often and how patiently to try again, as the table's properties say."""
 
     times: int
@@ -80,15 +80,15 @@ def commit(
     change: Change | ManifestRewrite,
     *,
     known: FileList | None = None,
-    listen: Listener = lambda _: None,
+    listen: CommitListener = lambda _: None,
 ) -> Outcome:
     """Apply a change to a table, atomically.
 
     `known` is a file list of the table, such as the one the change was planned with: manifests it has are not read again,
     and added files are looked for among all of them. `listen` is told every step.
     """
-    close_gaps()
-    close_hive_gap()
+    apply_patches()
+    apply_hive_patch()
     return _Commit(table, change, known, listen).run()
 
 
@@ -97,7 +97,9 @@ _NOT_ALLOWED = (UnauthorizedError, ForbiddenError, BadRequestError, NoSuchTableE
 
 
 class _Commit:
-    def __init__(self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: Listener) -> None:
+    def __init__(
+        self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: CommitListener
+    ) -> None:
         self._table = table
         self._change = change
         self._listen = listen
@@ -115,7 +117,7 @@ class _Commit:
         self._attempts = 0
 
     def run(self) -> Outcome:
-        retry = Retry.of(self._table.metadata)
+        retry = RetryPolicy.of(self._table.metadata)
         deadline = time.monotonic() + retry.total
         while True:
             self._attempts += 1
@@ -179,7 +181,7 @@ class _Commit:
     def _load(self) -> Table | Unknown | Rejected:
         catalog, name = self._table.catalog, self._table.name()
         try:
-            with reaching(catalog.name, ".".join((catalog.name, *name))):
+            with translate_catalog_errors(catalog.name, ".".join((catalog.name, *name))):
                 table = catalog.load_table(name)
         except NotFound:
             raise

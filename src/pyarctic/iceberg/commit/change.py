@@ -37,7 +37,7 @@ def no_files() -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
+class NumberedStep:
     """A step of something that may be tried again, by its number: it is taken only if neither it nor a later one was. The
     table's property tells the last one that was."""
 
@@ -83,7 +83,7 @@ class Change:
     """A later snapshot than `start`, on which whoever makes the change found that it still fits."""
     empty: bool = False
     """A snapshot without files, which takes a sequence number and does nothing else."""
-    once: Once | None = None
+    once: NumberedStep | None = None
     branch: str = "main"
     set_properties: Mapping[str, str] = field(default_factory=dict)
     remove_properties: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Change:
         elif self.converts:
             raise UsageError("a change that converts deletes keeps all rows: rewrites=True")
         if self.row_map is not None:
-            brought = self.proof.rows_brought if self.proof else 0
+            brought = self.proof.rows_from_changes if self.proof else 0
             _check_row_map(self.row_map, self.removed_data, self.added_data, brought)
 
     def _take_listed_files(self) -> None:

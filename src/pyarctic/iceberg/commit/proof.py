@@ -13,15 +13,15 @@ class Proof:
     rows_in: int
     rows_deleted: int
     rows_out: int
-    rows_brought: int = 0
+    rows_from_changes: int = 0
     """Of the rows in: those from elsewhere than the replaced files, as the changes of a keyed table are."""
     hash_in: str | None = None
     hash_out: str | None = None
 
     def fault(self, rows_removed: int, rows_added: int) -> str | None:
         """Why this does not prove that nothing was lost, or None. The rows removed and added are those the table counts."""
-        if self.rows_in - self.rows_brought != rows_removed:
-            return f"{self.rows_in - self.rows_brought} rows were read, but the replaced files hold {rows_removed}"
+        if self.rows_in - self.rows_from_changes != rows_removed:
+            return f"{self.rows_in - self.rows_from_changes} rows were read, but the replaced files hold {rows_removed}"
         if self.rows_out != rows_added:
             return f"{self.rows_out} rows were written, but the new files hold {rows_added}"
         if self.rows_in - self.rows_deleted != self.rows_out:
@@ -37,5 +37,5 @@ class Proof:
             "arctic.rows-deleted": str(self.rows_deleted),
             "arctic.rows-out": str(self.rows_out),
         }
-        told |= {"arctic.rows-brought": str(self.rows_brought)} if self.rows_brought else {}
+        told |= {"arctic.rows-brought": str(self.rows_from_changes)} if self.rows_from_changes else {}
         return told | ({"arctic.content-hash": self.hash_out} if self.hash_out is not None else {})

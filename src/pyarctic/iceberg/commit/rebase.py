@@ -26,7 +26,7 @@ from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY
 from pyarctic.iceberg.manifest.reader import POSITION_DELETES
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.delete_files import write_position_deletes, write_vectors
-from pyarctic.iceberg.write.new_file import FileNames, NewFile, Target
+from pyarctic.iceberg.write.new_file import FileNames, FileTarget, NewFile
 
 _MEMORY = 256 << 20
 Dead = dict[str, Positions]
@@ -69,7 +69,7 @@ def write_rebased(change: Change, state: TableState, dead: Mapping[str, Position
     io = state.reader.io
     try:
         for (spec_id, partition), positions_of in grouped.items():
-            target = Target(metadata=state.metadata, io=io, spec_id=spec_id, partition=partition, names=names)
+            target = FileTarget(metadata=state.metadata, io=io, spec_id=spec_id, partition=partition, names=names)
             if state.version > 2:
                 written += write_vectors(target, positions_of)
             else:

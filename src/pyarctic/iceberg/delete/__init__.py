@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.delete.delete_files import EqualityDeletes, KeyColumns, PositionDeletes, refuse_encrypted
+    from pyarctic.iceberg.delete.delete_files import EqualityDeletes, KeyColumns, PositionDeletes, check_not_encrypted
     from pyarctic.iceberg.delete.deletion_vectors import Positions
-    from pyarctic.iceberg.delete.key_index import Codes, KeyIndex, Mask, codes_of, hash_rows, is_its_own_code
+    from pyarctic.iceberg.delete.key_index import Codes, KeyIndex, Mask, encode_keys, hash_rows, is_exact_code
     from pyarctic.iceberg.delete.matching import (
+        DELETE_SCOPES,
         EQUALITY,
         FILE_SCOPED,
         GLOBAL_EQUALITY,
-        KINDS,
         PARTITION_KEY,
         PARTITION_SCOPED,
         DeleteMatches,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "DELETE_SCOPES",
     "EQUALITY",
     "FILE_SCOPED",
     "GLOBAL_EQUALITY",
-    "KINDS",
     "PARTITION_KEY",
     "PARTITION_SCOPED",
     "Codes",
@@ -36,25 +36,25 @@ __all__ = [
     "Mask",
     "PositionDeletes",
     "Positions",
-    "codes_of",
+    "check_not_encrypted",
+    "encode_keys",
     "hash_rows",
-    "is_its_own_code",
+    "is_exact_code",
     "match_deletes",
-    "refuse_encrypted",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "delete_files": ("EqualityDeletes", "KeyColumns", "PositionDeletes", "refuse_encrypted"),
+        "delete_files": ("EqualityDeletes", "KeyColumns", "PositionDeletes", "check_not_encrypted"),
         "deletion_vectors": ("Positions",),
-        "key_index": ("Codes", "KeyIndex", "Mask", "codes_of", "hash_rows", "is_its_own_code"),
+        "key_index": ("Codes", "KeyIndex", "Mask", "encode_keys", "hash_rows", "is_exact_code"),
         "matching": (
             "DeleteMatches",
             "EQUALITY",
             "FILE_SCOPED",
             "GLOBAL_EQUALITY",
-            "KINDS",
+            "DELETE_SCOPES",
             "PARTITION_KEY",
             "PARTITION_SCOPED",
             "match_deletes",

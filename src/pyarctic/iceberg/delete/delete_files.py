@@ -22,10 +22,10 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg.delete.deletion_vectors import Positions, read_vector
-from pyarctic.iceberg.delete.key_index import EqualityIndex, is_its_own_code
+from pyarctic.iceberg.delete.key_index import EqualityIndex, is_exact_code
 from pyarctic.iceberg.delete.matching import FileDeletes
 from pyarctic.iceberg.manifest.reader import FILE_PATH_ID
-from pyarctic.iceberg.read.data_files import OpenFile, Piece, read_pieces
+from pyarctic.iceberg.read.data_files import FileBatch, OpenFile, read_file_batches
 from pyarctic.iceberg.read.projection import Projection, arrow_schema, children, fields_by_id
 
 POSITION_ID = 2147483545
@@ -36,7 +36,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def refuse_encrypted(path: str, key_metadata_bytes: int | None) -> None:
+def check_not_encrypted(path: str, key_metadata_bytes: int | None) -> None:
     if key_metadata_bytes is not None:
         raise Unsupported(f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path)
 
@@ -75,7 +75,7 @@ class PositionDeletes:
     def of(self, data_file: str, deletes: FileDeletes) -> Positions:
         """Ascending dead positions of `data_file` by its vector, or by its position delete files."""
         if (vector := deletes.vector) is not None:
-            refuse_encrypted(vector["file_path"], vector["key_metadata_bytes"])
+            check_not_encrypted(vector["file_path"], vector["key_metadata_bytes"])
             return read_vector(
                 self._io,
                 vector["file_path"],
@@ -93,7 +93,7 @@ class PositionDeletes:
 
     def _decode(self, row: Mapping[str, Any]) -> dict[str, Positions]:
         def read() -> tuple[dict[str, Positions], int]:
-            refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
+            check_not_encrypted(row["file_path"], row["key_metadata_bytes"])
             decoded = read_position_deletes(self._io, row["file_path"], row["file_format"], self._wanted)
             return decoded, sum(len(path) + positions.nbytes for path, positions in decoded.items())
 
@@ -108,7 +108,7 @@ def read_position_deletes(
     piece by piece, so that memory does not follow the file's size."""
     found: dict[str, list[Positions]] = {}
     chosen = None if wanted is None else pa.array(sorted(wanted), pa.string())
-    for piece in read_pieces(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
+    for piece in read_file_batches(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
         if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(piece.file.schema, piece.file.names).keys():
             raise Damaged(
                 f"position delete file without its columns file_path and pos: {path}",
@@ -178,7 +178,7 @@ class KeyColumns:
     def top_level_ids(self) -> set[int]:
         return {field.field_id for field in self.fields}
 
-    def frame(self, piece: Piece, constants: Mapping[int, Any]) -> pl.DataFrame:
+    def frame(self, piece: FileBatch, constants: Mapping[int, Any]) -> pl.DataFrame:
         """The key columns of some rows, in comparable form."""
         return self._frame(Projection.of(piece.batch.schema, piece.file.names, self.fields, constants).apply(piece.batch))
 
@@ -195,7 +195,7 @@ class KeyColumns:
     def weight(self) -> pl.Expr:
         """Bytes that the keys of a file take while an index is built of them, as measured. Numbers: 30 a key, 10 of which
         stay. Others: about 25 a key and 40 a column, of which a third stays; long values more, hence the file's size."""
-        if is_its_own_code(self._frame(pa.RecordBatch.from_pylist([], schema=arrow_schema(self.fields))).schema):
+        if is_exact_code(self._frame(pa.RecordBatch.from_pylist([], schema=arrow_schema(self.fields))).schema):
             return pl.col("record_count") * 32
         return pl.col("record_count") * (24 + 40 * len(self.ids)) + pl.col("file_size_bytes") * 4
 
@@ -250,14 +250,14 @@ def _comparable(array: pa.Array) -> pa.Array:
 def read_equality_deletes(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
     """The deleted keys of equality delete files, piece by piece, with the sequence number of their file."""
     for row in files.iter_rows(named=True):
-        refuse_encrypted(row["file_path"], row["key_metadata_bytes"])
-        for piece in read_pieces(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
+        check_not_encrypted(row["file_path"], row["key_metadata_bytes"])
+        for piece in read_file_batches(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
             keys.require(piece.file)
             yield keys.frame(piece, {}), row["data_sequence_number"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePortion:
+class DeleteBatch:
     """Equality delete files with equal key columns that are indexed together."""
 
     keys: KeyColumns
@@ -273,20 +273,20 @@ class EqualityDeletes:
         self._schemas = schemas
         self._held: Held[tuple[str, ...], EqualityIndex] = Held(memory_bytes)
 
-    def portions(self, files: pl.DataFrame) -> list[DeletePortion]:
+    def portions(self, files: pl.DataFrame) -> list[DeleteBatch]:
         """The delete files by their key columns, in portions within the memory budget."""
         portions = []
         for (ids,), group in files.group_by("equality_ids", maintain_order=True):
             keys = KeyColumns.of(list(ids or ()), self._schemas, group["file_path"][0])
             number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
             parts = group.with_columns(weight=keys.weight).with_columns(portion=number).partition_by("portion")
-            portions += [DeletePortion(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]
+            portions += [DeleteBatch(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]
         return portions
 
-    def fit_together(self, portions: Sequence[DeletePortion]) -> bool:
+    def fit_together(self, portions: Sequence[DeleteBatch]) -> bool:
         return sum(portion.weight_bytes for portion in portions) <= self._held.memory_bytes
 
-    def index(self, portion: DeletePortion) -> EqualityIndex:
+    def index(self, portion: DeleteBatch) -> EqualityIndex:
         def read() -> tuple[EqualityIndex, int]:
             index = EqualityIndex(read_equality_deletes(self._io, portion.keys, portion.files))
             return index, index.nbytes

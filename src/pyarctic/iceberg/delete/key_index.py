@@ -56,7 +56,7 @@ class KeyIndex:
             if not _repeats_are_equal(rows, order, first):
                 self._ambiguous = True
                 rows = rows[order].with_columns(pl.Series("mark", marks)).group_by(rows.columns).agg(pl.col("mark").max())
-                rows = rows.with_columns(pl.Series("code", codes_of(rows.drop("mark")))).sort("code")
+                rows = rows.with_columns(pl.Series("code", encode_keys(rows.drop("mark")))).sort("code")
                 self._rows = rows.drop("mark", "code")
                 return rows["code"].to_numpy(), rows["mark"].to_numpy()
             self._rows = rows[order[first]]
@@ -83,7 +83,7 @@ class KeyIndex:
         return found
 
     def _hits(self, rows: pl.DataFrame, least: int | Marks) -> Places:
-        asked, places = self._places.of(codes_of(rows))
+        asked, places = self._places.of(encode_keys(rows))
         if self._ambiguous:
             # Two keys share a hash: one place is not enough to look at, so join by the keys themselves.
             return self._hits_by_keys(rows, asked, least)
@@ -111,12 +111,12 @@ class EqualityIndex:
         sequences: list[int] = []
         null_sequences: list[int] = []
         for rows, sequence in parts:
-            if not is_its_own_code(rows.schema):
+            if not is_exact_code(rows.schema):
                 frames.append(rows)
             elif rows.to_series().null_count():
                 null_sequences.append(sequence)
                 rows = rows.drop_nulls()
-            codes.append(codes_of(rows))
+            codes.append(encode_keys(rows))
             sequences.append(sequence)
         # A key knows the rank of its newest delete among these: a byte or two instead of eight.
         self._sequences = np.unique(np.array(sequences, np.int64))
@@ -218,7 +218,7 @@ class BitTable:
         return slots
 
 
-def is_its_own_code(schema: pl.Schema) -> bool:
+def is_exact_code(schema: pl.Schema) -> bool:
     """Whether keys of these columns need no hash, because a value fits into 64 bits."""
     if len(schema) != 1:
         return False
@@ -228,9 +228,9 @@ def is_its_own_code(schema: pl.Schema) -> bool:
     return type_.is_integer() or type_.is_temporal() or type_ == pl.Boolean
 
 
-def codes_of(rows: pl.DataFrame) -> Codes:
+def encode_keys(rows: pl.DataFrame) -> Codes:
     """The codes of keys; those that are their own codes must not be null."""
-    if is_its_own_code(rows.schema):
+    if is_exact_code(rows.schema):
         return rows.to_series().to_physical().cast(pl.Int64).to_numpy()
     return hash_rows(rows).to_numpy().view(np.int64)
 

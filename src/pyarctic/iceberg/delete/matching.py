@@ -38,7 +38,7 @@ FILE_SCOPED = "file"
 PARTITION_SCOPED = "partition"
 EQUALITY = "equality"
 GLOBAL_EQUALITY = "global"
-KINDS = (FILE_SCOPED, PARTITION_SCOPED, EQUALITY, GLOBAL_EQUALITY)
+DELETE_SCOPES = (FILE_SCOPED, PARTITION_SCOPED, EQUALITY, GLOBAL_EQUALITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class DeleteMatches:
     @property
     def has_deletes(self) -> pl.Expr:
         """True for data files with any delete."""
-        ranges = [pl.col(f"{kind}_to") > pl.col(f"{kind}_from") for kind in KINDS]
+        ranges = [pl.col(f"{kind}_to") > pl.col(f"{kind}_from") for kind in DELETE_SCOPES]
         return pl.any_horizontal(pl.col("vector").is_not_null(), *ranges)
 
     def unused(self) -> pl.DataFrame:
@@ -105,7 +105,7 @@ class DeleteMatches:
     @cached_property
     def _places(self) -> tuple[list[int | None], dict[str, tuple[Integers, Integers]]]:
         """Vector and ranges of every data file; asked one by one, a frame would be slow."""
-        ranges = {kind: (self.data[f"{kind}_from"].to_numpy(), self.data[f"{kind}_to"].to_numpy()) for kind in KINDS}
+        ranges = {kind: (self.data[f"{kind}_from"].to_numpy(), self.data[f"{kind}_to"].to_numpy()) for kind in DELETE_SCOPES}
         return self.data["vector"].to_list(), ranges
 
 

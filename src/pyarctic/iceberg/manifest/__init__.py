@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         changed_files,
         snapshot_by_id,
     )
-    from pyarctic.iceberg.manifest.partition_keys import INTEGRAL, PartitionDecoder
+    from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES, PartitionDecoder
     from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES, ManifestReader
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "EQUALITY_DELETES",
     "FILE_IDENTITY",
     "FILE_SCHEMA",
-    "INTEGRAL",
+    "INTEGER_TYPES",
     "IS_DATA",
     "IS_VECTOR",
     "POSITION_DELETES",
@@ -47,7 +47,7 @@ __getattr__ = lazy_exports(
             "changed_files",
             "snapshot_by_id",
         ),
-        "partition_keys": ("INTEGRAL", "PartitionDecoder"),
+        "partition_keys": ("INTEGER_TYPES", "PartitionDecoder"),
         "reader": ("EQUALITY_DELETES", "FILE_SCHEMA", "ManifestReader", "POSITION_DELETES"),
     },
 )

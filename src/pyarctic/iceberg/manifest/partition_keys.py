@@ -33,7 +33,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-INTEGRAL = (
+INTEGER_TYPES = (
     IntegerType,
     LongType,
     DateType,
@@ -145,7 +145,7 @@ def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:
     text = str(text)
     if type_ is None or isinstance(type_, StringType):
         return text
-    if isinstance(type_, INTEGRAL):
+    if isinstance(type_, INTEGER_TYPES):
         return int(text)
     if isinstance(type_, BooleanType):
         return text == "true"

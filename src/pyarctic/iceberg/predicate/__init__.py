@@ -8,18 +8,18 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.iceberg.predicate.conditions import ALWAYS_TRUE, bind_condition, parse_condition, with_optional_parents
-    from pyarctic.iceberg.predicate.pruning import bound_from_bytes, prune_by_metrics, prune_partitions
-    from pyarctic.iceberg.predicate.spark_sql import is_known, sql_condition
+    from pyarctic.iceberg.predicate.pruning import decode_bound, prune_by_metrics, prune_partitions
+    from pyarctic.iceberg.predicate.spark_sql import is_known, to_spark_sql
 
 __all__ = [
     "ALWAYS_TRUE",
     "bind_condition",
-    "bound_from_bytes",
+    "decode_bound",
     "is_known",
     "parse_condition",
     "prune_by_metrics",
     "prune_partitions",
-    "sql_condition",
+    "to_spark_sql",
     "with_optional_parents",
 ]
 
@@ -27,7 +27,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "conditions": ("ALWAYS_TRUE", "bind_condition", "parse_condition", "with_optional_parents"),
-        "pruning": ("bound_from_bytes", "prune_by_metrics", "prune_partitions"),
-        "spark_sql": ("is_known", "sql_condition"),
+        "pruning": ("decode_bound", "prune_by_metrics", "prune_partitions"),
+        "spark_sql": ("is_known", "to_spark_sql"),
     },
 )

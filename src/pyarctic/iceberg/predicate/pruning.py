@@ -35,7 +35,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.iceberg.manifest.file_list import FileList
-from pyarctic.iceberg.manifest.partition_keys import INTEGRAL
+from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES
 
 YES = pl.lit(value=True)
 
@@ -173,7 +173,7 @@ def prune_by_metrics(
 
     def bounds(field: NestedField) -> Bounds:
         field_ids.append(field.field_id)
-        lower, upper = (bound_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
+        lower, upper = (decode_bound(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
         nulls, values = pl.col(f"nulls_{field.field_id}"), pl.col(f"values_{field.field_id}")
         if field.field_id not in columns:  # below a null struct some writers count nothing
             nulls = pl.lit(None, pl.Int64)
@@ -187,12 +187,12 @@ def prune_by_metrics(
 
 
 def _from_text(text: pl.Expr, type_: IcebergType) -> pl.Expr | None:
-    if isinstance(type_, INTEGRAL):
+    if isinstance(type_, INTEGER_TYPES):
         return text.cast(pl.Int64, strict=False)
     return text if isinstance(type_, StringType) else None
 
 
-def bound_from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
+def decode_bound(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
     """Iceberg's single-value serialization, little-endian. A promoted column still has the narrow form in old files."""
 
     def number(dtype: type[pl.DataType], size: int) -> pl.Expr:
@@ -201,7 +201,7 @@ def bound_from_bytes(raw: pl.Expr, type_: IcebergType) -> pl.Expr | None:
 
     if isinstance(type_, IntegerType | LongType | DateType):
         return pl.coalesce(number(pl.Int64, 8), number(pl.Int32, 4).cast(pl.Int64))
-    if isinstance(type_, INTEGRAL):  # of a date that became a timestamp, four bytes would be days: unknown
+    if isinstance(type_, INTEGER_TYPES):  # of a date that became a timestamp, four bytes would be days: unknown
         return number(pl.Int64, 8)
     if isinstance(type_, FloatType | DoubleType):
         value = pl.coalesce(number(pl.Float64, 8), number(pl.Float32, 4).cast(pl.Float64))

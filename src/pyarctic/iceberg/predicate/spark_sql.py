@@ -59,7 +59,7 @@ def is_known(type_: IcebergType) -> bool:
     return isinstance(type_, (DecimalType, *_MAKERS))
 
 
-def sql_condition(schema: Schema, bound: BooleanExpression) -> str:
+def to_spark_sql(schema: Schema, bound: BooleanExpression) -> str:
     """A bound condition without NOT, about columns of known types."""
     return visit(bound, _ToSql(_names(schema.fields)))
 

@@ -7,58 +7,58 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.read.data_files import Piece, damage_told, read_pieces
+    from pyarctic.iceberg.read.data_files import FileBatch, read_file_batches, translate_damage
     from pyarctic.iceberg.read.live_rows import (
         LAST_UPDATED,
         METADATA_COLUMNS,
         ROW_ID,
-        ReadFile,
-        Reading,
+        DataFileReader,
+        TableReader,
         TableView,
-        kept,
+        filter_rows,
         newest_first,
     )
     from pyarctic.iceberg.read.projection import Projection, arrow_schema, arrow_type, fields_by_id, names_for
-    from pyarctic.iceberg.read.table_scan import Asked, Scan, scan, wanted_fields
+    from pyarctic.iceberg.read.table_scan import Scan, ScanColumns, plan_scan, select_fields
 
 __all__ = [
     "LAST_UPDATED",
     "METADATA_COLUMNS",
     "ROW_ID",
-    "Asked",
-    "Piece",
+    "DataFileReader",
+    "FileBatch",
     "Projection",
-    "ReadFile",
-    "Reading",
     "Scan",
+    "ScanColumns",
+    "TableReader",
     "TableView",
     "arrow_schema",
     "arrow_type",
-    "damage_told",
     "fields_by_id",
-    "kept",
+    "filter_rows",
     "names_for",
     "newest_first",
-    "read_pieces",
-    "scan",
-    "wanted_fields",
+    "plan_scan",
+    "read_file_batches",
+    "select_fields",
+    "translate_damage",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "data_files": ("Piece", "damage_told", "read_pieces"),
+        "data_files": ("FileBatch", "translate_damage", "read_file_batches"),
         "live_rows": (
             "LAST_UPDATED",
             "METADATA_COLUMNS",
             "ROW_ID",
-            "ReadFile",
-            "Reading",
+            "DataFileReader",
+            "TableReader",
             "TableView",
-            "kept",
+            "filter_rows",
             "newest_first",
         ),
         "projection": ("Projection", "arrow_schema", "arrow_type", "fields_by_id", "names_for"),
-        "table_scan": ("Asked", "Scan", "scan", "wanted_fields"),
+        "table_scan": ("ScanColumns", "Scan", "plan_scan", "select_fields"),
     },
 )

@@ -19,7 +19,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from pyarctic.errors import Damaged, Unavailable, Unsupported
 from pyarctic.iceberg.manifest.avro import flatten, parse_container, read_columns
 from pyarctic.iceberg.read.projection import Mappings, fields_by_id, names_for
-from pyarctic.iceberg.storage import opened, read_bytes
+from pyarctic.iceberg.storage import open_input, read_bytes
 
 TARGET_BATCH_BYTES = 32 << 20
 MOST_BATCH_ROWS = 256 << 10
@@ -60,7 +60,7 @@ class OpenFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class FileBatch:
     """Some consecutive rows of a file; `position` is the true position of the first one."""
 
     file: OpenFile
@@ -68,7 +68,7 @@ class Piece:
     batch: pa.RecordBatch
 
 
-def read_pieces(
+def read_file_batches(
     io: FileIO,
     path: str,
     file_format: str,
@@ -79,11 +79,11 @@ def read_pieces(
     *,
     dictionaries: bool = False,
     row_groups: Collection[int] | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[FileBatch]:
     """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
     read; positions count them nevertheless. With `dictionaries` repetitive texts of Parquet files stay encoded; of Parquet
     files only the `row_groups` with these numbers may be asked for."""
-    with damage_told(path):
+    with translate_damage(path):
         match file_format:
             case "PARQUET":
                 yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace(), dictionaries, row_groups)
@@ -108,8 +108,8 @@ def _read_parquet(
     pace: Pace,
     dictionaries: bool,
     row_groups: Collection[int] | None,
-) -> Iterator[Piece]:
-    with opened(io, path) as stream:
+) -> Iterator[FileBatch]:
+    with open_input(io, path) as stream:
         # Reading ahead saves round trips to remote storage; one row group at a time, it holds no more than that.
         remote = not path.startswith(("file:", "/"))
         source = pq.ParquetFile(stream, pre_buffer=remote, coerce_int96_timestamp_unit="us")
@@ -140,7 +140,7 @@ def _read_parquet(
             rows = pace.rows()
             for batch in source.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
                 pace.saw(batch)
-                yield Piece(file=file, position=position, batch=batch)
+                yield FileBatch(file=file, position=position, batch=batch)
                 position += batch.num_rows
 
 
@@ -184,19 +184,19 @@ def _within(path: str, column: str) -> bool:
     return path == column or path.startswith(column + ".")
 
 
-def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int]) -> Iterator[Piece]:
-    with opened(io, path) as stream:
+def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int]) -> Iterator[FileBatch]:
+    with open_input(io, path) as stream:
         source = orc.ORCFile(stream)
         file = OpenFile(path=path, schema=source.schema, names=names_for(source.schema, mapping))
         columns = file.columns(field_ids)
         position = 0
         for stripe in range(source.nstripes):
             batch = source.read_stripe(stripe, columns=columns)
-            yield Piece(file=file, position=position, batch=batch)
+            yield FileBatch(file=file, position=position, batch=batch)
             position += batch.num_rows
 
 
-def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
+def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[FileBatch]:
     container = parse_container(read_bytes(io, path), path)
     fields = flatten(container, inline=())
     frame = read_columns(container, fields, [field.path[0] for field in fields])
@@ -214,12 +214,12 @@ def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[Piece]:
     columns = file.columns(field_ids)
     position = 0
     for batch in table.to_batches(max_chunksize=MOST_BATCH_ROWS):
-        yield Piece(file=file, position=position, batch=batch.select(columns))
+        yield FileBatch(file=file, position=position, batch=batch.select(columns))
         position += batch.num_rows
 
 
 @contextmanager
-def damage_told(path: str) -> Iterator[None]:
+def translate_damage(path: str) -> Iterator[None]:
     """Tell what goes wrong while a file's bytes are decoded in our own words."""
     try:
         yield

@@ -36,14 +36,21 @@ from pyarctic.iceberg.predicate.conditions import (
 )
 from pyarctic.iceberg.predicate.pruning import prune_by_metrics, prune_partitions
 from pyarctic.iceberg.read.data_files import OpenFile
-from pyarctic.iceberg.read.live_rows import METADATA_COLUMNS, ReadFile, Reading, TableView, kept, newest_first
+from pyarctic.iceberg.read.live_rows import (
+    METADATA_COLUMNS,
+    DataFileReader,
+    TableReader,
+    TableView,
+    filter_rows,
+    newest_first,
+)
 from pyarctic.iceberg.read.projection import arrow_schema
 
 DELETE_MEMORY_BYTES = 256 << 20
 """Budget of each kind of decoded deletes held during a scan."""
 
 
-def scan(
+def plan_scan(
     table: TableView,
     *,
     snapshot: Snapshot | None,
@@ -53,7 +60,7 @@ def scan(
     files: FileList | None = None,
 ) -> Scan:
     """Prepare a scan of `snapshot` with the names of `schema`. `files`: what is known of the snapshot already."""
-    wanted = wanted_fields(schema, columns)
+    wanted = select_fields(schema, columns)
     return Scan(table, snapshot, schema, wanted, parse_condition(schema, where), files)
 
 
@@ -131,19 +138,19 @@ class Scan:
     def restricted_to(self, paths: pl.Series) -> Scan:
         """The same of some of its data files."""
         files = self.listed
-        kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
-        some = FileList(files.table_uuid, {("", None): kept})
+        filter_rows = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
+        some = FileList(files.table_uuid, {("", None): filter_rows})
         return Scan(self.table, None, self.table_schema, self.wanted, self.condition, some, is_pruned=True)
 
-    def _reading(self) -> tuple[Asked, Reading]:
-        asked = Asked(self.table_schema, self.wanted, self.condition)
+    def _reading(self) -> tuple[ScanColumns, TableReader]:
+        asked = ScanColumns(self.table_schema, self.wanted, self.condition)
         io, metadata = self.table.io, self.table.metadata
         positions = PositionDeletes(io, DELETE_MEMORY_BYTES)
         equality = EqualityDeletes(io, [self.table_schema, *newest_first(metadata)], DELETE_MEMORY_BYTES)
-        return asked, Reading(metadata, io, self.plan, positions, equality, asked.row_groups)
+        return asked, TableReader(metadata, io, self.plan, positions, equality, asked.row_groups)
 
 
-class Asked:
+class ScanColumns:
     """What a scan wants of every row: columns, and a condition."""
 
     def __init__(self, schema: Schema, wanted: tuple[NestedField, ...], condition: BooleanExpression) -> None:
@@ -165,32 +172,32 @@ class Asked:
         """Rules out row groups without any row of interest."""
         return None if self._bound is None else to_row_group_expression(file, self._bound)
 
-    def batches(self, file: ReadFile) -> Iterator[pa.RecordBatch]:
-        for piece, alive in file.living(self.read_fields):
+    def batches(self, file: DataFileReader) -> Iterator[pa.RecordBatch]:
+        for piece, alive in file.live_batches(self.read_fields):
             # Projected before rows are taken out: Arrow cannot filter every type that a file may hold.
-            rows = file.projected(piece, self.read_fields)
+            rows = file.project(piece, self.read_fields)
             if alive is not None:
-                rows = kept(rows, alive)
+                rows = filter_rows(rows, alive)
             if self.row_condition is not None:
                 rows = rows.filter(self.row_condition).select(self.names)
             if rows.num_rows:
                 yield rows
 
-    def count(self, file: ReadFile, matches: DeleteMatches) -> int:
+    def count(self, file: DataFileReader, matches: DeleteMatches) -> int:
         if self.row_condition is not None:
             return sum(batch.num_rows for batch in self.batches(file))
         deletes = matches.of(file.row["row"])
-        if not file.asks_keys and not file.has_buried and not deletes.positions.height:
+        if not file.needs_keys and not file.has_deleted_rows and not deletes.positions.height:
             vector_rows = deletes.vector["record_count"] if deletes.vector else 0
             return int(file.row["record_count"]) - int(vector_rows)
-        return sum(piece.batch.num_rows if alive is None else int(alive.sum()) for piece, alive in file.living(()))
+        return sum(piece.batch.num_rows if alive is None else int(alive.sum()) for piece, alive in file.live_batches(()))
 
 
 def _ids_within(field: NestedField) -> set[int]:
     return set(Schema(field).field_ids)
 
 
-def wanted_fields(
+def select_fields(
     schema: Schema, columns: Sequence[str] | None, extra: Mapping[str, NestedField] = METADATA_COLUMNS
 ) -> tuple[NestedField, ...]:
     """The fields of the columns that are asked for. `extra`: columns beside those of the schema."""

@@ -8,18 +8,18 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.iceberg.write.delete_files import write_equality_deletes, write_position_deletes, write_vectors
-    from pyarctic.iceberg.write.new_file import FileNames, NewFile, Target, random_id
+    from pyarctic.iceberg.write.new_file import FileNames, FileTarget, NewFile, random_id
     from pyarctic.iceberg.write.properties import positive_property
     from pyarctic.iceberg.write.puffin import Blob, read_blob, write_statistics
-    from pyarctic.iceberg.write.rolling import NEAR_ENOUGH, Rolling
+    from pyarctic.iceberg.write.rolling import ROLL_TOLERANCE, RollingPolicy
 
 __all__ = [
-    "NEAR_ENOUGH",
+    "ROLL_TOLERANCE",
     "Blob",
     "FileNames",
+    "FileTarget",
     "NewFile",
-    "Rolling",
-    "Target",
+    "RollingPolicy",
     "positive_property",
     "random_id",
     "read_blob",
@@ -33,9 +33,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "delete_files": ("write_equality_deletes", "write_position_deletes", "write_vectors"),
-        "new_file": ("FileNames", "NewFile", "Target", "random_id"),
+        "new_file": ("FileNames", "NewFile", "FileTarget", "random_id"),
         "properties": ("positive_property",),
         "puffin": ("Blob", "read_blob", "write_statistics"),
-        "rolling": ("NEAR_ENOUGH", "Rolling"),
+        "rolling": ("ROLL_TOLERANCE", "RollingPolicy"),
     },
 )

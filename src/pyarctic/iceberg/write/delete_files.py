@@ -16,8 +16,8 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.delete.delete_files import POSITION_ID
 from pyarctic.iceberg.delete.deletion_vectors import MAGIC, Positions, bitmap
 from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
-from pyarctic.iceberg.storage import written_whole
-from pyarctic.iceberg.write.new_file import Metrics, NewFile, Target
+from pyarctic.iceberg.storage import remove_if_incomplete
+from pyarctic.iceberg.write.new_file import FileTarget, Metrics, NewFile
 from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings, file_schema
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 from pyarctic.iceberg.write.puffin import NOT_KNOWN, Blob, write_puffin
@@ -33,7 +33,7 @@ _POSITION_SCHEMA = pa.schema(
 )
 
 
-def write_position_deletes(target: Target, dead: Mapping[str, Positions]) -> NewFile:
+def write_position_deletes(target: FileTarget, dead: Mapping[str, Positions]) -> NewFile:
     """One position delete file of format v2: data file → dead positions, all in the target's partition."""
     if target.metadata.format_version != 2:
         raise UsageError(
@@ -76,7 +76,7 @@ def _ascending(positions: Positions) -> Positions:
     return positions if bool((np.diff(positions) > 0).all()) else np.unique(positions)
 
 
-def write_equality_deletes(target: Target, keys: pa.Table, fields: Sequence[NestedField]) -> NewFile:
+def write_equality_deletes(target: FileTarget, keys: pa.Table, fields: Sequence[NestedField]) -> NewFile:
     """One equality delete file: every row that equals a row of `keys` in all `fields` dies, if it is older."""
     if target.metadata.format_version < 2:
         raise UsageError("format version 1 has no deletes", hint="Upgrade the table to format version 2 or 3.")
@@ -103,7 +103,7 @@ def write_equality_deletes(target: Target, keys: pa.Table, fields: Sequence[Nest
     )
 
 
-def write_vectors(target: Target, dead: Mapping[str, Positions]) -> list[NewFile]:
+def write_vectors(target: FileTarget, dead: Mapping[str, Positions]) -> list[NewFile]:
     """Deletion vectors of format v3 in one Puffin file: data file → dead positions, all in the target's partition."""
     if target.metadata.format_version < 3:
         raise UsageError(
@@ -156,12 +156,12 @@ def encode_vector(positions: BitMap64) -> bytes:
 
 
 def _write_parquet(
-    target: Target, table: pa.Table, dictionaries: Sequence[str] | None = None
+    target: FileTarget, table: pa.Table, dictionaries: Sequence[str] | None = None
 ) -> tuple[str, int, pq.FileMetaData]:
     path = target.new_path("-deletes.parquet")
     collected: list[pq.FileMetaData] = []
     settings = ParquetSettings.of(target.metadata.properties, "write.delete.parquet")
-    with written_whole(target.io, path), target.io.new_output(path).create() as stream:
+    with remove_if_incomplete(target.io, path), target.io.new_output(path).create() as stream:
         with settings.writer(stream, table.schema, collected, dictionaries) as writer:
             writer.write_table(table)
         size = stream.tell()

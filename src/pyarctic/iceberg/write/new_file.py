@@ -78,7 +78,7 @@ class FileNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class FileTarget:
     """Where files go: a table as its metadata shows it, one of its partitions, and the names to use."""
 
     metadata: TableMetadata
@@ -118,10 +118,10 @@ class Target:
 class _Known(PartitionKey):
     """A partition key whose values are known. PyIceberg's own would apply the transforms to them once more."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: FileTarget) -> None:
         super().__init__(field_values=[], partition_spec=target.spec, schema=target.schema)
         object.__setattr__(self, "_target", target)
 
     def to_path(self) -> str:
-        target: Target = vars(self)["_target"]
+        target: FileTarget = vars(self)["_target"]
         return PartitionDecoder(target.metadata).path_of(target.spec_id, target.partition)

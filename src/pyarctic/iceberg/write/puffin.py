@@ -15,7 +15,7 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from pyarctic._version import __version__
 from pyarctic.errors import Damaged, Unsupported, UsageError
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.storage import read_bytes, write_bytes
 from pyarctic.iceberg.write.new_file import FileNames
 
@@ -91,7 +91,7 @@ def write_statistics(
     """Write a statistics file about a snapshot; a `Change` makes it known to readers."""
     if not blobs:
         raise UsageError("no statistics were given")
-    close_gaps()  # PyIceberg's own model allows two types of blobs
+    apply_patches()  # PyIceberg's own model allows two types of blobs
     if path is None:
         provider = load_location_provider(metadata.location, metadata.properties)
         path = provider.new_metadata_location(FileNames().next(f"-{snapshot_id}.stats"))

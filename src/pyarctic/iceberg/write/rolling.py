@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 _ONE_FILE = 1.25
 _TWO_FILES = 1.5
-NEAR_ENOUGH = 0.95
+ROLL_TOLERANCE = 0.95
 """A file is closed at this share of its goal: sizes are estimates, and a sliver of a row group is worse than a small
 error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rolling:
+class RollingPolicy:
     """Files near the target size. When it is known how many rows will come, they are divided evenly, so that no file is
     much smaller than the others; only what makes more than one file and less than two ends with a smaller one."""
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.commit.rollback import Undone, undo_runs
+    from pyarctic.optimizing.commit.rollback import Rollback, roll_back
 
-__all__ = ["Undone", "undo_runs"]
+__all__ = ["Rollback", "roll_back"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "rollback": ("Undone", "undo_runs"),
+        "rollback": ("Rollback", "roll_back"),
     },
 )

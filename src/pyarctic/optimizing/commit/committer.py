@@ -27,7 +27,7 @@ _RUNS_IN_MEMORY = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class FinishedTask:
     """A task and what it made."""
 
     task: Task
@@ -35,17 +35,17 @@ class Done:
 
 
 @dataclass(kw_only=True)
-class Ledger:
+class CommitLog:
     """What a run has committed so far."""
 
     commits: list[Committed] = field(default_factory=list)
-    committed: list[Done] = field(default_factory=list)
-    dropped: list[tuple[Done, str]] = field(default_factory=list)
-    landed: list[Done] = field(default_factory=list)
+    committed: list[FinishedTask] = field(default_factory=list)
+    dropped: list[tuple[FinishedTask, str]] = field(default_factory=list)
+    landed: list[FinishedTask] = field(default_factory=list)
     """Tasks that were in the table already, by an earlier commit of the same results."""
     removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
 
-    def add(self, later: Ledger) -> None:
+    def add(self, later: CommitLog) -> None:
         """What another round has committed."""
         self.commits += later.commits
         self.committed += later.committed
@@ -54,17 +54,17 @@ class Ledger:
         self.removed_deletes = pl.concat([self.removed_deletes, later.removed_deletes])
 
 
-class Offering(ABC):
+class Committer(ABC):
     """Commits the tasks of one plan: `with …: take, fail, finish`. Whatever interrupts it, files of tasks that did not get
     into the table are removed; but none of which that is not certain."""
 
     def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
-        self.ledger = Ledger()
+        self.ledger = CommitLog()
         self._table = table
         self._plan = plan
         self._process_id = process_id
         self._say = say
-        self._open: dict[int, Done] = {}
+        self._open: dict[int, FinishedTask] = {}
         """Tasks that are done and not settled."""
         self._in_doubt: set[int] = set()
         """Those that were offered to the catalog and not refused: a snapshot has their files, or may get them yet."""
@@ -76,13 +76,13 @@ class Offering(ABC):
         if kind is not None:
             self._remove_outputs(self._open.values())
 
-    def take(self, done: Done) -> None:
+    def take(self, done: FinishedTask) -> None:
         """Be responsible for the files of a task from now on, and commit it, now or later."""
         self._open[done.task.id] = done
         self._took(done)
 
     @abstractmethod
-    def _took(self, done: Done) -> None: ...
+    def _took(self, done: FinishedTask) -> None: ...
 
     @abstractmethod
     def fail(self, task: Task) -> None:
@@ -92,23 +92,23 @@ class Offering(ABC):
     def finish(self) -> None:
         """All tasks have ended: commit what is left."""
 
-    def _proof(self, done: Sequence[Done]) -> Proof:
+    def _proof(self, done: Sequence[FinishedTask]) -> Proof:
         results = [one.result for one in done]
         return Proof(
             rows_in=sum(result.rows_in for result in results),
             rows_deleted=sum(result.rows_deleted for result in results),
             rows_out=sum(result.rows_out for result in results),
-            rows_brought=sum(result.rows_brought for result in results),
+            rows_from_changes=sum(result.rows_from_changes for result in results),
             hash_in=_joined([result.hash_in for result in results]),
             hash_out=_joined([result.hash_out for result in results]),
         )
 
-    def _marks(self, done: Sequence[Done]) -> dict[str, str]:
+    def _marks(self, done: Sequence[FinishedTask]) -> dict[str, str]:
         kinds = sorted({one.task.kind for one in done}) or ["minor"]
         marks = {PROCESS: self._process_id, KIND: ",".join(kinds)}
         return marks | {TASKS: format_ids(one.task.id for one in done)} if done else marks
 
-    def _row_map(self, done: Sequence[Done]) -> pl.DataFrame | pl.LazyFrame | None:
+    def _row_map(self, done: Sequence[FinishedTask]) -> pl.DataFrame | pl.LazyFrame | None:
         maps = [self._read_map(path) for one in done for path in one.result.row_maps]
         if not maps:
             return None
@@ -121,7 +121,7 @@ class Offering(ABC):
         source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
         return pl.scan_parquet(source, glob=False)
 
-    def _offered(self, change: Change, done: Sequence[Done]) -> Committed | Conflict | Rejected:
+    def _offered(self, change: Change, done: Sequence[FinishedTask]) -> Committed | Conflict | Rejected:
         """Commit until there is an answer that does not depend on luck. Whatever interrupts it leaves the tasks in doubt."""
         tasks = {one.task.id for one in done}
         doubtful: Unknown | None = None
@@ -157,7 +157,7 @@ class Offering(ABC):
         assert isinstance(outcome, Conflict)  # noqa: S101  # all others have returned
         return outcome
 
-    def _settle(self, done: Sequence[Done], outcome: Committed, change: Change) -> None:
+    def _settle(self, done: Sequence[FinishedTask], outcome: Committed, change: Change) -> None:
         ledger, io = self.ledger, self._table.view.io
         ledger.removed_deletes = pl.concat([ledger.removed_deletes, change.removed_deletes])
         ledger.commits.append(outcome)
@@ -167,22 +167,24 @@ class Offering(ABC):
         remove_quietly(io, [*outcome.unused_files, *(path for one in done for path in one.result.row_maps)])
         self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
 
-    def _refused(self, done: Sequence[Done], outcome: Conflict | Rejected, offer: Callable[[Sequence[Done]], None]) -> None:
+    def _refused(
+        self, done: Sequence[FinishedTask], outcome: Conflict | Rejected, offer: Callable[[Sequence[FinishedTask]], None]
+    ) -> None:
         """Together they do not fit: one by one some may. What others have taken back is not offered again."""
-        if len(done) > 1 and not was_taken_back(outcome):
+        if len(done) > 1 and not was_rolled_back(outcome):
             for one in done:
                 offer([one])
             return
         for one in done:
             self._drop(one, outcome.reason)
 
-    def _drop(self, done: Done, reason: str) -> None:
+    def _drop(self, done: FinishedTask, reason: str) -> None:
         self.ledger.dropped.append((done, reason))
         self._open.pop(done.task.id, None)
         self._remove_outputs([done])
         self._say(f"task {done.task.id} was dropped: {reason}")
 
-    def _without_landed(self, done: Sequence[Done]) -> list[Done]:
+    def _without_landed(self, done: Sequence[FinishedTask]) -> list[FinishedTask]:
         """Those that are not in the table yet. The same results may be committed again by somebody who does not know that
         they have landed."""
         self._table.refresh()
@@ -200,7 +202,7 @@ class Offering(ABC):
             self._say(f"task {one.task.id} is in the table already")
         return waiting
 
-    def _remove_outputs(self, done: Iterable[Done]) -> None:
+    def _remove_outputs(self, done: Iterable[FinishedTask]) -> None:
         """Remove what tasks wrote that are not in the table, but nothing whose outcome is open. Row maps go in any case: no
         snapshot ever has them."""
         done = list(done)
@@ -209,7 +211,7 @@ class Offering(ABC):
         remove_outputs(self._table, refused, since=self._plan.observation.snapshot_id)
 
 
-def was_taken_back(outcome: Outcome) -> bool:
+def was_rolled_back(outcome: Outcome) -> bool:
     """Whether it was committed, and rolled back by others at once."""
     return isinstance(outcome, Rejected) and outcome.has_landed
 

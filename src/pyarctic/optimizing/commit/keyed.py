@@ -18,12 +18,19 @@ from pyarctic.errors import Unavailable
 from pyarctic.iceberg.commit import Change, Committed, Rejected
 from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
 from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, PartitionDecoder
-from pyarctic.optimizing.commit.committer import Done, Offering, was_taken_back
+from pyarctic.optimizing.commit.committer import Committer, FinishedTask, was_rolled_back
 from pyarctic.optimizing.plan.planning import Plan
-from pyarctic.optimizing.protocol.tasks import KINDS, Task
+from pyarctic.optimizing.protocol.tasks import OPTIMIZING_KINDS, Task
 from pyarctic.tables import KeyedTable, Table, remove_outputs
-from pyarctic.tables.format import SUMMARY, Node, merged_sequences, with_changes, with_store_facts, write_merged
-from pyarctic.tables.read import base_words
+from pyarctic.tables.format import (
+    MERGED_SUMMARY,
+    Node,
+    merged_sequences,
+    parse_change_file_names,
+    parse_file_names,
+    write_merged_sequences,
+)
+from pyarctic.tables.read import competing_base_files
 
 _ATTEMPTS = 20
 """Times that a change is made anew because others have committed to Base: other partitions of it, mostly."""
@@ -41,11 +48,11 @@ class _Part:
     sequence: int | None
     """How far it was merged and will be; None: it has no changes to merge."""
     waiting: set[int] = field(default_factory=set)
-    done: list[Done] = field(default_factory=list)
+    done: list[FinishedTask] = field(default_factory=list)
     failed: str | None = None
 
 
-class KeyedCommitter(Offering):
+class KeyedCommitter(Committer):
     """Commits partitions whose tasks are all done."""
 
     def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
@@ -54,7 +61,7 @@ class KeyedCommitter(Offering):
         self._ready: list[_Part] = []
         self._last_commit = time.monotonic()
 
-    def _took(self, done: Done) -> None:
+    def _took(self, done: FinishedTask) -> None:
         part = self._part_of(done.task)
         part.waiting.discard(done.task.id)
         if part.failed is not None:
@@ -77,7 +84,7 @@ class KeyedCommitter(Offering):
 
     def finish(self) -> None:
         self._commit_ready()
-        if self._plan.idle_deletes.height:
+        if self._plan.dangling_deletes.height:
             self._commit([])
 
     def _part_of(self, task: Task) -> _Part:
@@ -85,7 +92,7 @@ class KeyedCommitter(Offering):
 
     def _commit_ready(self) -> None:
         ready, self._ready = self._ready, []
-        for kind in KINDS:  # a snapshot tells one for all its files
+        for kind in OPTIMIZING_KINDS:  # a snapshot tells one for all its files
             if parts := [part for part in ready if part.done[0].task.kind == kind]:
                 self._commit(parts)
         self._last_commit = time.monotonic()
@@ -114,7 +121,7 @@ class KeyedCommitter(Offering):
             if not (isinstance(outcome, Rejected) and outcome.code == "moved"):
                 reason = outcome.reason
                 break
-        if len(parts) > 1 and not was_taken_back(outcome):
+        if len(parts) > 1 and not was_rolled_back(outcome):
             for part in parts:
                 self._commit([part])
             return
@@ -138,11 +145,11 @@ class KeyedCommitter(Offering):
                 self._drop(one, reason or "")
         return fitting
 
-    def _change(self, parts: Sequence[_Part], done: Sequence[Done]) -> Change:
+    def _change(self, parts: Sequence[_Part], done: Sequence[FinishedTask]) -> Change:
         view = self._table.view
         merged = {part.path: part.sequence for part in parts if part.sequence is not None}
         add = tuple(file for one in done for file in one.result.add)
-        remove = pl.concat([self._replaced(done), self._superseded(done)]) if parts else self._plan.idle_deletes
+        remove = pl.concat([self._replaced(done), self._superseded(done)]) if parts else self._plan.dangling_deletes
         change = Change(
             start=self._plan.observation.snapshot_id,
             add=add,
@@ -153,16 +160,16 @@ class KeyedCommitter(Offering):
             row_map=self._row_map(done),
             alone=True,
             looked_at=view.snapshot_id,
-            snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **SUMMARY},
+            snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **MERGED_SUMMARY},
         )
         # Also if nothing more is merged: snapshots before it may be expired, and what they tell with them.
-        return replace(change, statistics=(write_merged(view.metadata, view.io, change.snapshot_id, merged),))
+        return replace(change, statistics=(write_merged_sequences(view.metadata, view.io, change.snapshot_id, merged),))
 
-    def _replaced(self, done: Sequence[Done]) -> pl.DataFrame:
+    def _replaced(self, done: Sequence[FinishedTask]) -> pl.DataFrame:
         paths = {path for one in done for path in one.task.replaced["file_path"]}
         return self._plan.evaluation.files.filter(pl.col("file_path").is_in(list(paths))).select(FILE_SCHEMA.names())
 
-    def _superseded(self, done: Sequence[Done]) -> pl.DataFrame:
+    def _superseded(self, done: Sequence[FinishedTask]) -> pl.DataFrame:
         """Position deletes that hit nothing any more but files of which all dead rows are told anew."""
         matches = self._plan.observation.matches
         told = {path for one in done for path in one.task.replaced["file_path"]} | _restated(done)
@@ -171,7 +178,7 @@ class KeyedCommitter(Offering):
         staying = matches.data.filter(~pl.col("file_path").is_in(list(told))).select(columns)
         decoder = PartitionDecoder(self._plan.observation.metadata)
         unused = match_deletes(pl.concat([staying, deletes]), decoder.unpartitioned_specs()).unused().select(columns)
-        known = pl.concat([self._plan.idle_deletes, self.ledger.removed_deletes])
+        known = pl.concat([self._plan.dangling_deletes, self.ledger.removed_deletes])
         return unused.join(known, on=FILE_IDENTITY, how="anti", nulls_equal=True)
 
 
@@ -204,7 +211,7 @@ class _Meanwhile:
         """The oldest transaction of changes that came since, in each partition. Rows that were written together are as old
         as the youngest of them: an older transaction would not be seen in all of them."""
         listed = self._table.change_store.file_list.frame()
-        came = with_changes(listed.filter(pl.col("data_sequence_number") > self._known))
+        came = parse_change_file_names(listed.filter(pl.col("data_sequence_number") > self._known))
         oldest = came.group_by(PARTITION_KEY).agg(pl.col("transaction_id").min())
         return {(spec_id, key): number for spec_id, key, number in oldest.iter_rows()}
 
@@ -231,7 +238,7 @@ def _places(files: pl.DataFrame) -> set[Partition]:
     return set(files.select(PARTITION_KEY).unique().iter_rows())
 
 
-def _transaction(done: Done) -> int:
+def _transaction(done: FinishedTask) -> int:
     """That of the new files."""
     assert done.task.keyed is not None  # noqa: S101
     return done.task.keyed.transaction_id
@@ -240,11 +247,11 @@ def _transaction(done: Done) -> int:
 def _silences_changes(task: Task) -> bool:
     """Whether rows of Base may win over rows that were inserted by older transactions. If they go, those count."""
     assert task.keyed is not None  # noqa: S101
-    inserts = with_changes(task.keyed.changes).filter(pl.col("kind") != "ED")
-    return base_words(with_store_facts(task.data, "base"), inserts).height > 0
+    inserts = parse_change_file_names(task.keyed.changes).filter(pl.col("kind") != "ED")
+    return competing_base_files(parse_file_names(task.data, "base"), inserts).height > 0
 
 
-def _restated(done: Sequence[Done]) -> set[str]:
+def _restated(done: Sequence[FinishedTask]) -> set[str]:
     """Files that stay, and of which all dead rows are told anew. Of a file above the level that is written, each task tells
     those of its node; so all nodes below it must have told theirs."""
     told: Counter[str] = Counter()
@@ -253,7 +260,7 @@ def _restated(done: Sequence[Done]) -> set[str]:
         told.update(one.result.restated)
         if one.task.keyed is not None and one.result.restated:
             mask = Node.of_id(one.task.keyed.node_id).mask
-            kept = with_store_facts(one.task.data, "base").select("file_path", "node_id")
+            kept = parse_file_names(one.task.data, "base").select("file_path", "node_id")
             for path, node_id in kept.filter(pl.col("file_path").is_in(one.result.restated)).iter_rows():
                 own = Node.of_id(node_id).mask
                 nodes[path] = (mask + 1) // (own + 1) if own < mask else 1

@@ -12,7 +12,7 @@ from pyarctic.errors import ArcticError
 from pyarctic.iceberg.commit import Change, Committed, Proof, Rejected
 from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY, FILE_SCHEMA, POSITION_DELETES, PartitionDecoder
-from pyarctic.optimizing.commit.committer import Done, Offering
+from pyarctic.optimizing.commit.committer import Committer, FinishedTask
 from pyarctic.optimizing.observe.history import (
     CADENCE_EVENTS,
     STATEMENTS,
@@ -31,17 +31,17 @@ _LONGEST_WAIT_SECONDS = 10.0
 _JUST_NOW_SECONDS = 0.5
 
 
-class Committer(Offering):
+class NativeCommitter(Committer):
     """Commits the tasks of one plan. Rejected together, they are tried one by one: only those whose files others have
     replaced are lost."""
 
     def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
         super().__init__(table, plan, process_id, say)
-        self._merges: list[Done] = []
-        self._converts: list[Done] = []
+        self._merges: list[FinishedTask] = []
+        self._converts: list[FinishedTask] = []
         self._last_commit = time.monotonic()
 
-    def _took(self, done: Done) -> None:
+    def _took(self, done: FinishedTask) -> None:
         if done.task.action == "convert":  # they are committed after merges, which make some of them needless
             self._converts.append(done)
             return
@@ -60,7 +60,7 @@ class Committer(Offering):
             self.commit_converted(self._converts)
         self.commit_idle()
 
-    def commit(self, done: Sequence[Done]) -> None:
+    def commit(self, done: Sequence[FinishedTask]) -> None:
         """Merged files. Deletes that hit nothing any more leave with the files they were for."""
         done = self._without_landed(done) if done else done
         if not done:
@@ -83,7 +83,7 @@ class Committer(Offering):
         else:
             self._refused(done, outcome, self.commit)
 
-    def commit_converted(self, done: Sequence[Done]) -> None:
+    def commit_converted(self, done: Sequence[FinishedTask]) -> None:
         """Positions instead of equality deletes, for data files that stay. Equality deletes leave when everything that they
         hit was asked or rewritten."""
         done = self._without_landed(done)
@@ -112,13 +112,13 @@ class Committer(Offering):
             if isinstance(outcome, Committed):
                 self._settle([], outcome, change)
 
-    def _merged(self, done: Sequence[Done], idle: pl.DataFrame) -> Change:
+    def _merged(self, done: Sequence[FinishedTask], idle: pl.DataFrame) -> Change:
         data = pl.concat([one.task.data.select("file_path") for one in done])
         replaced = self._plan.evaluation.files.join(data, on="file_path", how="semi")
         return self._change(done, remove=pl.concat([replaced.select(FILE_SCHEMA.names()), idle]), proof=self._proof(done))
 
     def _change(
-        self, done: Sequence[Done], *, remove: pl.DataFrame, proof: Proof | None = None, converts: bool = False
+        self, done: Sequence[FinishedTask], *, remove: pl.DataFrame, proof: Proof | None = None, converts: bool = False
     ) -> Change:
         return Change(
             start=self._plan.observation.snapshot_id,
@@ -131,12 +131,12 @@ class Committer(Offering):
             snapshot_properties=self._marks(done),
         )
 
-    def _idle(self, done: Sequence[Done]) -> pl.DataFrame:
+    def _idle(self, done: Sequence[FinishedTask]) -> pl.DataFrame:
         """Deletes that hit something until these tasks are in the table. Those that never did are left for a commit of their
         own: what becomes of them must not concern these tasks."""
-        return self._without_data(done).join(self._plan.idle_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
+        return self._without_data(done).join(self._plan.dangling_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
 
-    def _without_data(self, done: Sequence[Done]) -> pl.DataFrame:
+    def _without_data(self, done: Sequence[FinishedTask]) -> pl.DataFrame:
         """Deletes of the planned snapshot that hit nothing once these tasks are in the table."""
         matches = self._plan.observation.matches
         known = [*self.ledger.committed, *done]
@@ -157,7 +157,7 @@ class Committer(Offering):
         unpartitioned = PartitionDecoder(self._plan.observation.metadata).unpartitioned_specs()
         return match_deletes(pl.concat([data, deletes]), unpartitioned).unused().select(FILE_SCHEMA.names())
 
-    def _between_statements(self, done: Sequence[Done]) -> None:
+    def _between_statements(self, done: Sequence[FinishedTask]) -> None:
         """If others change rows in these partitions at the moment, commit right after one of them did: the next statement of
         theirs has most likely not begun."""
         settings = self._plan.observation.settings

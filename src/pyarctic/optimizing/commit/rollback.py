@@ -16,7 +16,7 @@ from pyarctic.tables.format import merged_sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class Rollback:
     """What was, or would be, rolled back."""
 
     table: str
@@ -37,7 +37,7 @@ class Undone:
         }
 
 
-def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> Undone:
+def roll_back(table: Table, to: int | None = None, *, dry_run: bool = False) -> Rollback:
     """Take back the last run, or all runs since snapshot `to`. Refuses if anything else would be lost."""
     check_kind(table)
     with about(table=table.name):
@@ -56,7 +56,7 @@ def undo_runs(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
                 "the snapshot before the run was expired",
                 hint="It cannot be taken back any more. Rows are the same before and after optimizing.",
             )
-        done = Undone(
+        done = Rollback(
             table=table.name,
             from_snapshot_id=lineage[0].snapshot_id,
             to_snapshot_id=target.snapshot_id,

@@ -14,11 +14,11 @@ from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.delete import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_KEY, PARTITION_SCOPED, DeleteMatches
 from pyarctic.optimizing.evaluate.rules import CAUSES, RULES, SHAPE
-from pyarctic.optimizing.observe.changes import Changes
+from pyarctic.optimizing.observe.changes import PendingChanges
 from pyarctic.optimizing.order.overlaps import with_overlaps
 from pyarctic.optimizing.order.sort_order import Order
 from pyarctic.optimizing.settings import Settings
-from pyarctic.tables.format import ROOT, with_store_facts
+from pyarctic.tables.format import ROOT, parse_file_names
 
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _DEAD_SHARE_AT_WORST = 0.25
@@ -50,7 +50,7 @@ class Observation:
     """How the rows of partitions are to be sorted."""
     reach: pl.DataFrame | None = None
     """As `reach.reach`, if the order has dimensions."""
-    changes: Changes | None = None
+    changes: PendingChanges | None = None
     """Of a keyed table."""
 
 
@@ -63,7 +63,7 @@ class Evaluation:
     partitions: pl.DataFrame
 
     @cached_property
-    def idle_deletes(self) -> pl.DataFrame:
+    def dangling_deletes(self) -> pl.DataFrame:
         """Delete files that hit nothing."""
         return self.observation.matches.unused()
 
@@ -81,11 +81,11 @@ def evaluate(observation: Observation) -> Evaluation:
     partitions = partitions.with_columns(**health_parts())
     for rule in RULES:
         partitions = partitions.with_columns(**rule.columns(observation.settings, observation.now))
-    partitions = partitions.with_columns(kind=chosen_kind(), causes=CAUSES)
+    partitions = partitions.with_columns(kind=choose_kind(), causes=CAUSES)
     return Evaluation(observation=observation, files=files, partitions=partitions)
 
 
-def chosen_kind() -> pl.Expr:
+def choose_kind() -> pl.Expr:
     """The thorough kinds first: each does what the ones after it would do."""
     choice = pl.lit(None, pl.String)
     for kind in ("minor", "major", "full"):
@@ -135,7 +135,7 @@ def _measured_files(observation: Observation) -> pl.DataFrame:
     )
     changes = observation.changes
     if changes is not None:
-        came = with_store_facts(came, "base")
+        came = parse_file_names(came, "base")
     came = came if changes and changes.has_nodes else came.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
     if observation.reach is None:
         return came.with_columns(overlap_depth=pl.lit(None, pl.Int64), overlap_set=pl.lit(None, pl.Int64))
@@ -225,7 +225,7 @@ def _packing(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     return of_nodes.group_by(PARTITION_KEY).agg(pl.col("packable_files", "packable_fragments").sum())
 
 
-def _with_changes(base: pl.DataFrame, changes: Changes) -> pl.DataFrame:
+def _with_changes(base: pl.DataFrame, changes: PendingChanges) -> pl.DataFrame:
     """A keyed table's partitions. Changes that are not merged are to its rows what equality deletes are to those of other
     tables: all must be compared with them."""
     count = pl.col("change_files")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import polars as pl
 
-from pyarctic.optimizing.protocol.tasks import Kind
+from pyarctic.optimizing.protocol.tasks import OptimizingKind
 from pyarctic.optimizing.settings import Settings
 
 Unit = Literal["files", "bytes", "ratio", "seconds"]
@@ -25,7 +25,7 @@ _deleted = pl.col("dead_rows") > 0
 _packable = pl.col("packable_files") > 0
 _deep = pl.col("deep_files") > 0
 
-GAINS: dict[Kind, pl.Expr] = {
+GAINS: dict[OptimizingKind, pl.Expr] = {
     "minor": (pl.col("packable_fragments") > 0) | _checked,
     "major": _packable | _checked | _deleted | _deep,
     "full": (
@@ -47,7 +47,7 @@ class Rule:
     """One trigger."""
 
     name: str
-    kind: Kind
+    kind: OptimizingKind
     unit: Unit
     doc: str
     measured: pl.Expr

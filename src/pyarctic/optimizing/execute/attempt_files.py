@@ -9,19 +9,19 @@ from itertools import count
 from pyiceberg.io import FileIO
 
 from pyarctic.iceberg import remove_quietly
-from pyarctic.optimizing.execute.kernel.inputs import Attempt, Bench
+from pyarctic.optimizing.execute.kernel.inputs import Attempt, JobContext
 from pyarctic.optimizing.execute.kernel.row_map import ROW_MAP_SUFFIX
 from pyarctic.optimizing.protocol.tasks import Job, Task
-from pyarctic.tables.format import StoreTarget, with_store_facts
+from pyarctic.tables.format import StoreTarget, parse_file_names
 
 _SUFFIXES = (".parquet", "-deletes.parquet", "-deletes.puffin", ROW_MAP_SUFFIX)
 
 
-def remove_attempt(job: Job, io: FileIO, task: Task, number: int) -> list[str]:
+def remove_attempt_files(job: Job, io: FileIO, task: Task, number: int) -> list[str]:
     """Remove whatever an attempt wrote; nobody works on it any more, and no table has its files."""
 
     def begun() -> Attempt:
-        return Attempt(bench=Bench(job=job, io=io), task=task, number=number, listen=lambda _: None)
+        return Attempt(bench=JobContext(job=job, io=io), task=task, number=number, listen=lambda _: None)
 
     written = _written if task.keyed is None else _written_to_store
     found = list(written(begun, io))
@@ -41,7 +41,7 @@ def _written_to_store(begun: Callable[[], Attempt], io: FileIO) -> Iterator[str]
     attempt = begun()
     place = attempt.target()
     assert isinstance(place, StoreTarget)  # noqa: S101
-    nodes = with_store_facts(attempt.task.data, "base")["node_id"].unique()
+    nodes = parse_file_names(attempt.task.data, "base")["node_id"].unique()
     kinds = [(place, ".parquet"), (place, ROW_MAP_SUFFIX)]
     kinds += [(replace(place, node_id=node, kind="PD"), ".parquet") for node in nodes]
     # Each goes through the numbers by itself, as if it had written all files.

@@ -10,21 +10,20 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pyiceberg.io import FileIO
 
 from pyarctic.iceberg import remove_quietly
-from pyarctic.optimizing.execute.attempt_files import remove_attempt
-from pyarctic.optimizing.protocol.tasks import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
+from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
+from pyarctic.optimizing.protocol.tasks import Job, Progress, ProgressListener, Task, TaskFailure, TaskOutcome, TaskResult
 
-Listener = Callable[[Progress], None]
 Storage = FileIO
 """Where a table's files are, and with which credentials."""
-MOST_ATTEMPTS = 3
-LOOK_SECONDS = 0.2
+MAX_ATTEMPTS = 3
+POLL_SECONDS = 0.2
 """How long a wait lasts before somebody looks whether Ctrl-C was pressed: Polars has the system go on waiting instead."""
 _BYTES_WORTH_A_WORKER = 96 << 20
 """A process takes more than a second of CPU to start; less work than this is not worth another one."""
@@ -36,7 +35,9 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
+    def run(
+        self, job: Job, io: Storage, tasks: Sequence[Task], listen: ProgressListener
+    ) -> Generator[TaskOutcome, None, None]:
         """The outcomes, in the order in which tasks end. Closing the iterator stops the work."""
         ...
 
@@ -52,7 +53,9 @@ class LocalEngine:
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or _cores()
 
-    def run(self, job: Job, io: Storage, tasks: Sequence[Task], listen: Listener) -> Generator[TaskOutcome, None, None]:
+    def run(
+        self, job: Job, io: Storage, tasks: Sequence[Task], listen: ProgressListener
+    ) -> Generator[TaskOutcome, None, None]:
         waiting = deque((task, 0) for task in tasks)
         worth = sum(task.work_bytes for task in tasks) // _BYTES_WORTH_A_WORKER + 1
         crew = _Crew(job, io, waiting, listen)
@@ -65,7 +68,7 @@ class LocalEngine:
 
 
 class _Crew:
-    def __init__(self, job: Job, io: Storage, waiting: deque[tuple[Task, int]], listen: Listener) -> None:
+    def __init__(self, job: Job, io: Storage, waiting: deque[tuple[Task, int]], listen: ProgressListener) -> None:
         self._job = job
         self._io = io
         self._waiting = waiting
@@ -85,7 +88,7 @@ class _Crew:
     def next_outcome(self) -> TaskOutcome:
         while True:
             try:
-                outcome = self._outcomes.get(timeout=LOOK_SECONDS)
+                outcome = self._outcomes.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
             if isinstance(outcome, BaseException):
@@ -194,9 +197,9 @@ class _Crew:
     def _settle(self, task: Task, attempt: int, outcome: TaskOutcome) -> None:
         if isinstance(outcome, TaskFailure):
             # Also when the worker lives: it may not have got round to removing everything.
-            remove_attempt(self._job, self._io, task, attempt)
+            remove_attempt_files(self._job, self._io, task, attempt)
         with self._lock:
-            again = isinstance(outcome, TaskFailure) and outcome.retryable and attempt + 1 < MOST_ATTEMPTS
+            again = isinstance(outcome, TaskFailure) and outcome.retryable and attempt + 1 < MAX_ATTEMPTS
             if again and not self._stopped:
                 self._waiting.append((task, attempt + 1))
                 return

@@ -33,9 +33,9 @@ if __name__ == "__main__":
 
 import pyarrow as pa  # noqa: E402
 
-from pyarctic.optimizing.execute.attempt_files import remove_attempt  # noqa: E402
+from pyarctic.optimizing.execute.attempt_files import remove_attempt_files  # noqa: E402
 from pyarctic.optimizing.execute.kernel.execution import execute  # noqa: E402
-from pyarctic.optimizing.execute.kernel.inputs import Bench  # noqa: E402
+from pyarctic.optimizing.execute.kernel.inputs import JobContext  # noqa: E402
 from pyarctic.optimizing.protocol.tasks import Progress, Task, TaskFailure  # noqa: E402
 
 _PROGRESS_SECONDS = 0.2
@@ -58,12 +58,12 @@ def main() -> int:
         begin = orders.next()
         if begin is None:
             return 0
-        bench = Bench.opened(begin["job"], begin["io"])
+        bench = JobContext.opened(begin["job"], begin["io"])
         while (order := orders.next()) is not None:
             _work(bench, order, answers, orders)
     except (_Abandoned, BrokenPipeError):
         if bench is not None and order is not None:
-            remove_attempt(bench.job, bench.io, Task.from_json(order["task"]), order["attempt"])
+            remove_attempt_files(bench.job, bench.io, Task.from_json(order["task"]), order["attempt"])
         os._exit(1)  # quietly: there is no reader for what is still to be flushed
     return 0
 
@@ -104,7 +104,7 @@ class _Orders:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _work(bench: Bench, order: dict[str, Any], answers: TextIO, orders: _Orders) -> None:
+def _work(bench: JobContext, order: dict[str, Any], answers: TextIO, orders: _Orders) -> None:
     task, attempt = Task.from_json(order["task"]), order["attempt"]
     told = 0.0
 

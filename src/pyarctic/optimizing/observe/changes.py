@@ -17,22 +17,22 @@ from pyarctic.tables.format import (
     ROOT,
     StorePaths,
     check_spec,
+    find_open_transactions,
     may_hide_transactions,
     merge_times,
-    mergeable,
     merged_sequences,
-    open_transactions,
-    with_changes,
-    with_store_facts,
-    write_mask,
+    parse_change_file_names,
+    parse_file_names,
+    select_mergeable,
+    tree_mask,
 )
-from pyarctic.tables.read import PrimaryKey, checked_files, unmerged, with_key_ranges
+from pyarctic.tables.read import PrimaryKey, check_files, select_unmerged, with_key_ranges
 
 _DELETED = pl.col("kind") == "ED"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Changes:
+class PendingChanges:
     """What a round may merge."""
 
     files: pl.DataFrame
@@ -74,37 +74,37 @@ class Changes:
         return self.partitions.join(counted, on=PARTITION_KEY, how="left", maintain_order="left").with_columns(counts)
 
 
-def look_at_changes(table: KeyedTable, settings: Settings, now: datetime) -> Changes:
+def observe_changes(table: KeyedTable, settings: Settings, now: datetime) -> PendingChanges:
     """Reads the metadata of the change store."""
     base, change = table.view.metadata, table.change_store.view.metadata
     check_spec(base, change)
     key = PrimaryKey.of(base, table.name)
-    stored = checked_files(table.change_store.file_list, change)
-    everything = with_changes(stored)
+    stored = check_files(table.change_store.file_list, change)
+    everything = parse_change_file_names(stored)
     snapshot = base.current_snapshot()
     merged = merged_sequences(base, table.view.io, snapshot)
-    pending = unmerged(everything, StorePaths(change), merged)
-    numbers = {*everything["transaction_id"], *with_store_facts(table.file_list.frame(), "base")["transaction_id"]}
+    pending = select_unmerged(everything, StorePaths(change), merged)
+    numbers = {*everything["transaction_id"], *parse_file_names(table.file_list.frame(), "base")["transaction_id"]}
     since = now - settings.transaction_timeout
-    waits_for = open_transactions(change, base, numbers, since)
-    files = mergeable(pending, min(waits_for, default=None))
+    waits_for = find_open_transactions(change, base, numbers, since)
+    files = select_mergeable(pending, min(waits_for, default=None))
     came = snapshot_times(change).select("snapshot_id", "committed_at")
     files = files.join(came, on="snapshot_id", how="left", maintain_order="left")
     files = files.with_columns(
         pl.col("committed_at").fill_null(pl.lit(came["committed_at"].min(), MOMENT))
     )  # expired: at least as old
-    begun, knows_all = open_transactions(change, base, numbers, _EVER), not may_hide_transactions(change, _EVER)
+    begun, knows_all = find_open_transactions(change, base, numbers, _EVER), not may_hide_transactions(change, _EVER)
     files = files.with_columns(keeps_order=_keeps_order(min(begun, default=None), knows_all=knows_all))
     files = with_key_ranges(files, table.change_store.file_list, table.change_store.view.io, key.fields)
-    beside = with_store_facts(table.file_list.frame().filter(IS_DATA), "base")
+    beside = parse_file_names(table.file_list.frame().filter(IS_DATA), "base")
     beside = beside.join(files.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="semi")
     ranged = with_key_ranges(beside, table.file_list, table.view.io, key.fields)
     has_nodes = not key.was_widened((base, change), (files, ranged))
     if not has_nodes:
         files = files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), keeps_order=pl.lit(value=False))
     told = base.properties.get(BASE_BUCKETS)
-    level = write_mask(base.properties, BASE_BUCKETS)
-    return Changes(
+    level = tree_mask(base.properties, BASE_BUCKETS)
+    return PendingChanges(
         files=files,
         base_ranges=ranged.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_partitions(table, table.file_list, pending, files, merged),

@@ -10,14 +10,14 @@ from pyarctic.errors import Conflict, Unsupported, about
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.evaluate.evaluation import Evaluation, Observation, evaluate
-from pyarctic.optimizing.observe.changes import look_at_changes
+from pyarctic.optimizing.observe.changes import observe_changes
 from pyarctic.optimizing.observe.history import ACTIVITY, WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
 from pyarctic.optimizing.order.key_bounds import metric_ids, reach
 from pyarctic.optimizing.order.sort_order import table_order
 from pyarctic.optimizing.settings import Settings
 from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.format import CHANGE_BUCKETS, write_mask
-from pyarctic.tables.read import checked_files
+from pyarctic.tables.format import CHANGE_BUCKETS, tree_mask
+from pyarctic.tables.read import check_files
 
 _LOOKS = 3
 
@@ -79,11 +79,11 @@ def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
             f"Base has format version {metadata.format_version}; keyed tables have version {_KEYED_VERSION}",
             hint="Another engine has upgraded it. It can be read and written, but its changes cannot be merged.",
         )
-    nodes = write_mask(metadata.properties, CHANGE_BUCKETS) + 1
+    nodes = tree_mask(metadata.properties, CHANGE_BUCKETS) + 1
     settings = Settings.of(metadata.properties, nodes)
     if metadata.current_snapshot() is None and table.change_store.view.metadata.current_snapshot() is None:
         return None
-    files = checked_files(table.file_list, metadata)
+    files = check_files(table.file_list, metadata)
     return Observation(
         table=table.name,
         metadata=metadata,
@@ -93,7 +93,7 @@ def _observed_keyed(table: KeyedTable, now: datetime) -> Observation | None:
         times=snapshot_times(metadata),
         activity=pl.DataFrame(schema=ACTIVITY),
         now=now,
-        changes=look_at_changes(table, settings, now),
+        changes=observe_changes(table, settings, now),
     )
 
 

@@ -17,8 +17,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BooleanType, DecimalType, DoubleType, FloatType, IcebergType, StringType
 
 from pyarctic.iceberg import apply_transform, internal_type
-from pyarctic.iceberg.manifest import INTEGRAL
-from pyarctic.iceberg.predicate import bound_from_bytes
+from pyarctic.iceberg.manifest import INTEGER_TYPES
+from pyarctic.iceberg.predicate import decode_bound
 from pyarctic.iceberg.read import arrow_type
 from pyarctic.optimizing.order.ranks import LEAST, NAN, NULL, NULL_LAST, TEXTS, Ranks, ranks
 from pyarctic.optimizing.order.sort_order import Dimension, Order
@@ -100,11 +100,11 @@ def _decoded(type_: IcebergType, raw: pl.Series) -> pa.Array:
         return _decimals(type_, raw)
     if isinstance(type_, BooleanType):
         return pl.select(pl.lit(raw) == pl.lit(b"\1")).to_series().to_arrow()
-    known = bound_from_bytes(pl.lit(raw), type_)
+    known = decode_bound(pl.lit(raw), type_)
     if known is None:
         return raw.to_arrow().cast(pa.binary())
     found = pl.select(known).to_series().to_arrow()
-    if isinstance(type_, INTEGRAL):
+    if isinstance(type_, INTEGER_TYPES):
         return found.cast(internal_type(type_)).view(arrow_type(type_))
     return found.cast(arrow_type(type_))
 

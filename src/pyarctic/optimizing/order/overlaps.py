@@ -4,8 +4,8 @@ The measure of a partition is its greatest depth: how many files somebody must o
 see a few files that came for a narrow range of keys, which is how sorted tables are written to.
 
 A set of files that is sorted together comes out as files that do not overlap, so of each set one file at most holds a key.
-That is what `settled` reckons with: it foretells the depth from the hulls of what is planned, and puts together what would
-be too deep again, until nothing is.
+`settle_overlaps` relies on that: it predicts the depth from the hulls of what is planned, and joins sets that would be too
+deep again, until none is.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _sets(boxes: Boxes, chosen: Mask) -> Integers:
     return sets
 
 
-def settled(files: pl.DataFrame, items: Integers, planned: Mask, weight: Integers, threshold: int) -> Integers:
+def settle_overlaps(files: pl.DataFrame, items: Integers, planned: Mask, weight: Integers, threshold: int) -> Integers:
     """For each file of one partition the set with which it is sorted, or NO_SET: those that are planned, and what has to be
     put together so that no key is in too many files afterwards.
 

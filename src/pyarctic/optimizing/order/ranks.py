@@ -23,7 +23,7 @@ from pyiceberg.types import (
 )
 
 from pyarctic.iceberg import internal_type
-from pyarctic.iceberg.manifest import INTEGRAL
+from pyarctic.iceberg.manifest import INTEGER_TYPES
 
 Ranks = npt.NDArray[np.uint64]
 NULL = np.uint64(0)
@@ -38,7 +38,7 @@ _EXACT_DIGITS = 18
 
 def is_orderable(type_: IcebergType) -> bool:
     """Whether values of a type have ranks."""
-    return isinstance(type_, (*INTEGRAL, *TEXTS, BooleanType, FloatType, DoubleType, DecimalType))
+    return isinstance(type_, (*INTEGER_TYPES, *TEXTS, BooleanType, FloatType, DoubleType, DecimalType))
 
 
 def ranks(type_: IcebergType, values: pa.Array, prefix_bytes: int = PREFIX_BYTES) -> Ranks:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.plan.explain import Explanation, PartitionRow, RuleRow, TaskRow, measure_text
+    from pyarctic.optimizing.plan.explain import Explanation, PartitionRow, RuleRow, TaskRow, format_measure
     from pyarctic.optimizing.plan.explain_tree import TreeRow
     from pyarctic.optimizing.plan.planning import Plan
 
-__all__ = ["Explanation", "PartitionRow", "Plan", "RuleRow", "TaskRow", "TreeRow", "measure_text"]
+__all__ = ["Explanation", "PartitionRow", "Plan", "RuleRow", "TaskRow", "TreeRow", "format_measure"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "explain": ("Explanation", "PartitionRow", "RuleRow", "TaskRow", "measure_text"),
+        "explain": ("Explanation", "PartitionRow", "RuleRow", "TaskRow", "format_measure"),
         "explain_tree": ("TreeRow",),
         "planning": ("Plan",),
     },

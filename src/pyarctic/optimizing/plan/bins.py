@@ -12,16 +12,16 @@ import polars as pl
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.optimizing.evaluate.evaluation import Observation
 from pyarctic.optimizing.order.key_bounds import low_column
-from pyarctic.optimizing.order.overlaps import NO_SET, settled
-from pyarctic.optimizing.plan.task_inputs import weighed
+from pyarctic.optimizing.order.overlaps import NO_SET, settle_overlaps
+from pyarctic.optimizing.plan.task_inputs import estimate_output
 
 TASK_KEY = [*PARTITION_KEY, "set", "part"]
 
 
-def divided(files: pl.DataFrame, observation: Observation, *, settle: bool = True) -> pl.DataFrame:
+def pack_tasks(files: pl.DataFrame, observation: Observation, *, settle: bool = True) -> pl.DataFrame:
     """Marked files with `part` and `set`, the tasks they belong to, and what is expected of each. With `settle` others may
     be taken along, so that what is written does not overlap too deeply with what stays."""
-    files = weighed(files, observation.metadata)
+    files = estimate_output(files, observation.metadata)
     if observation.reach is None:
         return _packed(files.with_columns(set=pl.lit(NO_SET, pl.Int64)), observation, "data_sequence_number")
     whole = (pl.col("partition_kind") == "full") & pl.col("partition_is_current_spec")
@@ -66,7 +66,7 @@ def _settled_partition(files: pl.DataFrame, threshold: int, target_bytes: int) -
     is_sorted = is_set | (rewrite & (files["partition_kind"] == "major").to_numpy())
     pack_bytes = files.select(pl.col("expected_bytes").filter("rewrite").sum().over("set", "part")).to_series()
     weight = (pack_bytes / target_bytes).ceil().clip(lower_bound=1).cast(pl.Int64).to_numpy()
-    found = settled(files, items, is_set, np.where(is_sorted, 1, weight), threshold)
+    found = settle_overlaps(files, items, is_set, np.where(is_sorted, 1, weight), threshold)
     in_set = pl.Series(found != NO_SET)
     part = pl.when(in_set).then(0).otherwise("part")  # packs that were joined are one task
     return files.with_columns(set=pl.Series(found), rewrite=pl.col("rewrite") | in_set, part=part)

@@ -262,8 +262,8 @@ def _task_rows(plan: Plan) -> Iterator[TaskRow]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield from keyed_notes(plan)
-    if plan.idle_deletes.height:
-        yield f"{plan.idle_deletes.height} delete files hit nothing and would be removed"
+    if plan.dangling_deletes.height:
+        yield f"{plan.dangling_deletes.height} delete files hit nothing and would be removed"
     if plan.left_out:
         limits = "self-optimizing.max-file-count and max-plan-size"
         yield f"{plan.left_out} partitions are left for the next run: a plan is limited by {limits}"
@@ -273,7 +273,7 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"table property {name} is not known" + (f"; did you mean {near}?" if near else "")
 
 
-def measure_text(value: float | None, unit: Unit) -> str:
+def format_measure(value: float | None, unit: Unit) -> str:
     """A measure as people read it."""
     if value is None:
         return "–"
@@ -293,5 +293,5 @@ def _rule_line(rule: RuleRow, now: datetime) -> str:
     reached = rule.measured is not None and rule.measured >= rule.threshold
     verdict = "met" if rule.met else "reached, but there is nothing to gain" if reached and not rule.gains else "not met"
     soon = f", {format_age(rule.next_at, now)}" if rule.next_at and not rule.met and rule.next_at > now else ""
-    measured, threshold = measure_text(rule.measured, rule.unit), measure_text(rule.threshold, rule.unit)
+    measured, threshold = format_measure(rule.measured, rule.unit), format_measure(rule.threshold, rule.unit)
     return f"{rule.name}: {measured} of {threshold}, {verdict}{soon}"

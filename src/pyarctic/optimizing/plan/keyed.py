@@ -19,11 +19,11 @@ import polars as pl
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.optimizing.evaluate.evaluation import TOO_LARGE, Observation
-from pyarctic.optimizing.observe.changes import Changes
-from pyarctic.optimizing.plan.task_inputs import COPY_LEAST_ROWS, deletes_of, footer_bytes, weighed
-from pyarctic.optimizing.protocol.tasks import KEY_SHARE, KeyedTask, Kind, Task
+from pyarctic.optimizing.observe.changes import PendingChanges
+from pyarctic.optimizing.plan.task_inputs import COPY_LEAST_ROWS, deletes_of, estimate_output, footer_bytes
+from pyarctic.optimizing.protocol.tasks import KEY_SHARE, KeyedTask, OptimizingKind, Task
 from pyarctic.optimizing.settings import Settings
-from pyarctic.tables.read import by_key_ranges
+from pyarctic.tables.read import split_by_key_ranges
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _BIN = [*_SUB_TREE, "bin"]
@@ -54,7 +54,7 @@ def keyed_plan(base: pl.DataFrame, partitions: pl.DataFrame, observation: Observ
     assert changes is not None  # noqa: S101  # of a keyed table
     files = _together(base, partitions, changes, observation)
     placed = _rooted(_placed(files, changes, observation.settings))
-    grouped = _in_bins(by_key_ranges(placed, changes.key.fields[0]), observation.settings)
+    grouped = _in_bins(split_by_key_ranges(placed, changes.key.fields[0]), observation.settings)
     merged = grouped.filter("is_change").group_by(PARTITION_KEY).agg(sequence=pl.col("data_sequence_number").max())
     merges = changes.partitions.join(merged, on=PARTITION_KEY, maintain_order="left")
     parts = _worthwhile(_targeted(grouped)).partition_by([*_BIN, "target"], maintain_order=True)
@@ -65,7 +65,9 @@ def keyed_plan(base: pl.DataFrame, partitions: pl.DataFrame, observation: Observ
     )
 
 
-def _together(base: pl.DataFrame, partitions: pl.DataFrame, changes: Changes, observation: Observation) -> pl.DataFrame:
+def _together(
+    base: pl.DataFrame, partitions: pl.DataFrame, changes: PendingChanges, observation: Observation
+) -> pl.DataFrame:
     """The files of both stores. `rewrite`: whether rows of theirs are written."""
     due = partitions.select(*PARTITION_KEY, "kind", "causes").rename({"kind": "due", "causes": "due_causes"})
     bounded = base.join(changes.base_ranges, on="file_path", how="left", maintain_order="left")
@@ -75,7 +77,7 @@ def _together(base: pl.DataFrame, partitions: pl.DataFrame, changes: Changes, ob
     )
     old = bounded.with_columns(is_change=pl.lit(value=False))
     both = pl.concat([old, new], how="diagonal_relaxed").join(due, on=PARTITION_KEY, maintain_order="left")
-    return weighed(both, observation.metadata).with_columns(share=_shareable(observation.settings))
+    return estimate_output(both, observation.metadata).with_columns(share=_shareable(observation.settings))
 
 
 def _shareable(settings: Settings) -> pl.Expr:
@@ -88,7 +90,7 @@ def _shareable(settings: Settings) -> pl.Expr:
     return (pl.col("is_change") & pl.col("rewrite") & pl.col("keeps_order") & known & enough).fill_null(value=False)
 
 
-def _placed(files: pl.DataFrame, changes: Changes, settings: Settings) -> pl.DataFrame:
+def _placed(files: pl.DataFrame, changes: PendingChanges, settings: Settings) -> pl.DataFrame:
     """`mask`: the level of the tree that each partition is written at, deep enough that a node gets about the target size.
     `place`: the node of a file, or the one above it at that level."""
     own_mask = _mask_of(files["node_id"].to_numpy())
@@ -181,7 +183,7 @@ def _worthwhile(files: pl.DataFrame) -> pl.DataFrame:
 def _task(part: pl.DataFrame, observation: Observation) -> Task:
     settings, metadata = observation.settings, observation.metadata
     first = part.row(0, named=True)
-    kind: Kind = first["due"]
+    kind: OptimizingKind = first["due"]
     base = part.filter(~pl.col("is_change")).sort("component", "data_sequence_number", "file_path", maintain_order=True)
     new = part.filter("is_change").sort("data_sequence_number", "file_path", maintain_order=True)
     written = part.filter(_WRITTEN)

@@ -15,10 +15,10 @@ from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.optimizing.evaluate.evaluation import Evaluation, Observation
 from pyarctic.optimizing.evaluate.rules import GAINS
 from pyarctic.optimizing.order.overlaps import NO_SET
-from pyarctic.optimizing.plan.bins import TASK_KEY, divided
+from pyarctic.optimizing.plan.bins import TASK_KEY, pack_tasks
 from pyarctic.optimizing.plan.keyed import KeyedPlan, keyed_plan
 from pyarctic.optimizing.plan.task_inputs import COPY_LEAST_ROWS, deletes_of, footer_bytes
-from pyarctic.optimizing.protocol.tasks import Action, Kind, Task
+from pyarctic.optimizing.protocol.tasks import Action, OptimizingKind, Task
 
 _CONVERT_ROWS = 20_000_000
 """Rows whose keys one task looks at."""
@@ -32,7 +32,7 @@ class Plan:
     partitions: pl.DataFrame
     """Those of the evaluation that were asked for, with the kind that was chosen for each, and why."""
     tasks: tuple[Task, ...]
-    idle_deletes: pl.DataFrame
+    dangling_deletes: pl.DataFrame
     """Delete files that hit nothing and can go at once."""
     ignores_writers: bool
     left_out: int
@@ -41,7 +41,7 @@ class Plan:
     """Of a keyed table: what the tasks of each partition merge together."""
 
     def __bool__(self) -> bool:
-        return bool(self.tasks) or self.idle_deletes.height > 0
+        return bool(self.tasks) or self.dangling_deletes.height > 0
 
     @property
     def observation(self) -> Observation:
@@ -67,7 +67,7 @@ class Plan:
             "written_bytes": sum(task.expected_bytes for task in merges),
             "rows_out": sum(task.expected_rows for task in merges),
             "data_files_converted": sum(task.data.height for task in converts),
-            "idle_delete_files": self.idle_deletes.height,
+            "idle_delete_files": self.dangling_deletes.height,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Plan:
             "snapshot_id": str(self.observation.snapshot_id),
             "expected": self.figures(),
             "tasks": [task.to_json() for task in self.tasks],
-            "idle_deletes": json.loads(self.idle_deletes.select("file_path", "content_offset").write_json()),
+            "idle_deletes": json.loads(self.dangling_deletes.select("file_path", "content_offset").write_json()),
         }
 
 
@@ -89,7 +89,7 @@ def expected_files(task: Task) -> int:
 def make_plan(
     evaluation: Evaluation,
     *,
-    kind: Kind | None = None,
+    kind: OptimizingKind | None = None,
     only: pl.DataFrame | None = None,
     in_work: Collection[str] = (),
     ignore_writers: bool = False,
@@ -117,7 +117,7 @@ def make_plan(
         keyed = keyed_plan(_chosen(evaluation, taken), taken, observation)
         merges, converts = list(keyed.tasks), []
     else:
-        files = divided(_marked(evaluation, taken, in_work), observation, settle=kind != "minor")
+        files = pack_tasks(_marked(evaluation, taken, in_work), observation, settle=kind != "minor")
         merges = _merge_tasks(files.filter("rewrite"), observation)
         converts = _convert_tasks(files, evaluation, in_work)
     numbered = [replace(task, id=number) for number, task in enumerate([*merges, *converts], first_task)]
@@ -125,7 +125,7 @@ def make_plan(
         evaluation=evaluation,
         partitions=partitions,
         tasks=tuple(numbered),
-        idle_deletes=evaluation.idle_deletes.select(FILE_SCHEMA.names()),
+        dangling_deletes=evaluation.dangling_deletes.select(FILE_SCHEMA.names()),
         ignores_writers=ignore_writers,
         left_out=left_out,
         keyed=keyed,
@@ -232,7 +232,7 @@ def _merge_tasks(files: pl.DataFrame, observation: Observation) -> list[Task]:
 def _merge_task(group: pl.DataFrame, observation: Observation) -> Task:
     settings, metadata = observation.settings, observation.metadata
     first = group.row(0, named=True)
-    kind: Kind = first["partition_kind"]
+    kind: OptimizingKind = first["partition_kind"]
     is_set = first["set"] != NO_SET
     if is_set and kind == "minor":  # small files that would overlap too deeply if they were only merged
         kind = "major"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
 
+from pyarctic.iceberg.delete import DELETE_SCOPES as DELETE_KINDS
 from pyarctic.iceberg.delete import FILE_SCOPED, DeleteMatches
-from pyarctic.iceberg.delete import KINDS as DELETE_KINDS
 from pyarctic.iceberg.manifest import FILE_SCHEMA
-from pyarctic.optimizing.protocol.tasks import Kind
+from pyarctic.optimizing.protocol.tasks import OptimizingKind
 
-COPY_LEAST_ROWS: dict[Kind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}
+COPY_LEAST_ROWS: dict[OptimizingKind, int] = {"minor": 20_000, "major": 500_000, "full": 500_000}
 """Smaller row groups are encoded anew: copied, they would stay small, and readers pay for each. Minor optimizing is about
 fewer files at once."""
 _FOOTER_BYTES = 1024
@@ -22,7 +22,7 @@ def footer_bytes(metadata: TableMetadata) -> int:
     return _FOOTER_BYTES + _FOOTER_BYTES_A_COLUMN * len(metadata.schema().field_ids)
 
 
-def weighed(files: pl.DataFrame, metadata: TableMetadata) -> pl.DataFrame:
+def estimate_output(files: pl.DataFrame, metadata: TableMetadata) -> pl.DataFrame:
     """Data files with `expected_bytes` and `expected_rows`: what their living rows will be in a larger file."""
     alive = 1 - (pl.col("own_dead_rows") / pl.col("record_count")).fill_nan(0).clip(0, 1)
     rows = pl.max_horizontal(pl.col("file_size_bytes") - footer_bytes(metadata), pl.col("file_size_bytes") / 20)

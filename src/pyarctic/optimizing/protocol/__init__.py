@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.protocol.tasks import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
+    from pyarctic.optimizing.protocol.tasks import (
+        Job,
+        Progress,
+        ProgressListener,
+        Task,
+        TaskFailure,
+        TaskOutcome,
+        TaskResult,
+    )
 
-__all__ = ["Job", "Progress", "Task", "TaskFailure", "TaskOutcome", "TaskResult"]
+__all__ = ["Job", "Progress", "ProgressListener", "Task", "TaskFailure", "TaskOutcome", "TaskResult"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "tasks": ("Job", "Progress", "Task", "TaskFailure", "TaskOutcome", "TaskResult"),
+        "tasks": ("Job", "Progress", "ProgressListener", "Task", "TaskFailure", "TaskOutcome", "TaskResult"),
     },
 )

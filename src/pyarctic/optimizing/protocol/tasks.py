@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
@@ -12,12 +12,12 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pyarctic.errors import ArcticError
-from pyarctic.iceberg import file_from_json, file_to_json, trimmed
+from pyarctic.iceberg import file_from_json, file_to_json, trim_metadata
 from pyarctic.iceberg.manifest import FILE_SCHEMA, IS_DATA, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
 
-Kind = Literal["minor", "major", "full"]
-KINDS: tuple[Kind, ...] = ("minor", "major", "full")
+OptimizingKind = Literal["minor", "major", "full"]
+OPTIMIZING_KINDS: tuple[OptimizingKind, ...] = ("minor", "major", "full")
 Action = Literal["merge", "convert"]
 
 _LEFT_OUT = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
@@ -35,7 +35,7 @@ class Task:
     action: Action
     """`merge` writes the living rows into new files. `convert` leaves data files as they are, finds the rows that equality
     deletes hit, and writes their positions."""
-    kind: Kind
+    kind: OptimizingKind
     partition: str
     """As people write it."""
     files: pl.DataFrame
@@ -182,7 +182,7 @@ class Job:
 
 def job_metadata(metadata: TableMetadata) -> TableMetadata:
     """As much of a table's metadata as tasks need."""
-    return trimmed(metadata, lambda key: key.startswith(_KEPT_PROPERTIES))
+    return trim_metadata(metadata, lambda key: key.startswith(_KEPT_PROPERTIES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ class TaskResult:
     rows_in: int
     rows_deleted: int
     rows_out: int
-    rows_brought: int = 0
+    rows_from_changes: int = 0
     """Of the rows in: those that came from the change store."""
     copied_rows: int = 0
     """Of the rows out: those that were copied undecoded."""
@@ -288,3 +288,6 @@ class Progress:
     task: int
     rows: int = field(default=0)
     bytes: int = field(default=0)
+
+
+ProgressListener = Callable[[Progress], None]

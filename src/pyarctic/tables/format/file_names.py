@@ -21,7 +21,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeType, UUIDType
 
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.iceberg.write import FileNames, Target, random_id
+from pyarctic.iceberg.write import FileNames, FileTarget, random_id
 from pyarctic.tables.format.tree import ROOT
 
 Store = Literal["base", "change"]
@@ -37,7 +37,7 @@ _CHANGE_KINDS = ("I", "ED", "B")
 _NAME = r"\.?(?<node>\d+)-(?<kind>\w+)-(?<transaction>\d+)-(?<part>\d+)-(?<task>\d+)-(?<rest>.*)"
 
 
-def with_store_facts(files: pl.DataFrame, store: Store) -> pl.DataFrame:
+def parse_file_names(files: pl.DataFrame, store: Store) -> pl.DataFrame:
     """A file list with what the names tell: `node_id`, `kind` and `transaction_id`, and `writer`, who wrote it."""
     name = pl.col("file_path").str.split("/").list.last()
     told = name.str.extract_groups(f"^{_NAME}$").struct
@@ -59,9 +59,9 @@ def with_store_facts(files: pl.DataFrame, store: Store) -> pl.DataFrame:
     return facts.with_columns(transaction_id=own)
 
 
-def with_changes(files: pl.DataFrame) -> pl.DataFrame:
+def parse_change_file_names(files: pl.DataFrame) -> pl.DataFrame:
     """The same of a change store, without what holds no changes."""
-    return with_store_facts(files, "change").filter(pl.col("kind").is_in(_CHANGE_KINDS))
+    return parse_file_names(files, "change").filter(pl.col("kind").is_in(_CHANGE_KINDS))
 
 
 class StorePaths(PartitionDecoder):
@@ -123,7 +123,7 @@ class StoreFileNames(FileNames):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreTarget(Target):
+class StoreTarget(FileTarget):
     """Where files of one node of one partition go. Other engines look for them below `data/`, whatever the table says."""
 
     node_id: int

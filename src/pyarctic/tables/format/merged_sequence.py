@@ -21,7 +21,7 @@ from pyarctic.errors import Damaged
 from pyarctic.iceberg.write import Blob, read_blob, write_statistics
 
 _SEQUENCE, _TIME = "optimized-sequence", "base-optimized-time"
-SUMMARY = {f"{_SEQUENCE}.exist": "true", f"{_TIME}.exist": "true"}
+MERGED_SUMMARY = {f"{_SEQUENCE}.exist": "true", f"{_TIME}.exist": "true"}
 """What the summary of a snapshot with such statistics says."""
 _LEGACY = "table.partition-properties"
 
@@ -36,7 +36,9 @@ def merge_times(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None) 
     return _state(metadata, io, snapshot, _TIME, "base-op-time")
 
 
-def write_merged(metadata: TableMetadata, io: FileIO, snapshot_id: int, changed: Mapping[str, int]) -> StatisticsFile:
+def write_merged_sequences(
+    metadata: TableMetadata, io: FileIO, snapshot_id: int, changed: Mapping[str, int]
+) -> StatisticsFile:
     """The state after a commit that merges partitions up to the given sequence numbers; others stay as they are."""
     now = time.time_ns() // 1_000_000
     current = metadata.current_snapshot()

@@ -16,7 +16,7 @@ from pyarctic.errors import Damaged, Unsupported, UsageError
 from pyarctic.tables.format.file_names import Store
 from pyarctic.tables.format.tree import bucket_mask
 
-Kind = Literal["keyed", "unkeyed", "native"]
+TableKind = Literal["keyed", "unkeyed", "native"]
 
 FORMAT = "table-format"
 MIXED = "MIXED_ICEBERG"
@@ -58,7 +58,7 @@ def store_of(properties: Mapping[str, str]) -> Store | None:
     return "base" if store == "base" else "change" if store == "change" else None
 
 
-def kind_of(properties: Mapping[str, str]) -> Kind:
+def kind_of(properties: Mapping[str, str]) -> TableKind:
     """What kind of table has a base store, or is a table, with these properties."""
     if store_of(properties) != "base":
         return "native"
@@ -120,10 +120,10 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
     if taken := sorted(_RESERVED & properties.keys()):
         raise UsageError(f"table property {taken[0]} is set by the format itself", hint="Leave it out.", key=taken[0])
     for name in (BASE_BUCKETS, CHANGE_BUCKETS):
-        write_mask(properties, name)
+        tree_mask(properties, name)
 
 
-def write_mask(properties: Mapping[str, str], name: str) -> int:
+def tree_mask(properties: Mapping[str, str], name: str) -> int:
     """The mask of the tree's level that files are written at."""
     text = properties.get(name, str(DEFAULT_BUCKETS))
     if not text.strip().isdigit():

@@ -23,7 +23,9 @@ ENDED = "arctic.transactions-ended"
 """In the summary of a commit to either store: transactions that bring nothing more, by comma."""
 
 
-def open_transactions(change: TableMetadata, base: TableMetadata, committed: Collection[int], since: datetime) -> list[int]:
+def find_open_transactions(
+    change: TableMetadata, base: TableMetadata, committed: Collection[int], since: datetime
+) -> list[int]:
     """Transactions that were begun since a moment, and of which nothing is known to be committed. `committed`: those of all
     files there are."""
     least = since.timestamp() * 1000
@@ -48,7 +50,7 @@ def may_hide_transactions(change: TableMetadata, since: datetime) -> bool:
     return oldest is not None and (oldest.sequence_number or 0) > 1 and oldest.timestamp_ms >= since.timestamp() * 1000
 
 
-def mergeable(unmerged: pl.DataFrame, oldest_open: int | None) -> pl.DataFrame:
+def select_mergeable(unmerged: pl.DataFrame, oldest_open: int | None) -> pl.DataFrame:
     """The unmerged changes that can be merged now. In every partition they are all up to some sequence number, and none that
     is left has a transaction so old."""
     if oldest_open is None or unmerged.is_empty():

@@ -7,45 +7,59 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.tables.read.change_stream import ChangeStream, Limits, Position
-    from pyarctic.tables.read.key_groups import base_words, by_key_ranges, has_rivals, ranked, unmerged, with_key_ranges
-    from pyarctic.tables.read.latest_versions import Words
-    from pyarctic.tables.read.merged_file import BaseFile, InsertFile, Judged, PrimaryKey, judge
-    from pyarctic.tables.read.merged_scan import checked_files
-    from pyarctic.tables.read.splits import Division, Portion, Portions, Sizes, divided
+    from pyarctic.tables.read.change_stream import ChangeStream, ReadLimits, StreamPosition
+    from pyarctic.tables.read.key_groups import (
+        competing_base_files,
+        has_concurrent_inserts,
+        rank_transactions,
+        select_unmerged,
+        split_by_key_ranges,
+        with_key_ranges,
+    )
+    from pyarctic.tables.read.latest_versions import KeyVersions
+    from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, PrimaryKey, resolve
+    from pyarctic.tables.read.merged_scan import check_files
+    from pyarctic.tables.read.splits import ReadPlan, Split, SplitReader, SplitSizes, plan_splits
 
 __all__ = [
-    "BaseFile",
     "ChangeStream",
-    "Division",
-    "InsertFile",
-    "Judged",
-    "Limits",
-    "Portion",
-    "Portions",
-    "Position",
+    "KeyVersions",
+    "MergedBaseFile",
+    "MergedChangeFile",
+    "MergedFile",
     "PrimaryKey",
-    "Sizes",
-    "Words",
-    "base_words",
-    "by_key_ranges",
-    "checked_files",
-    "divided",
-    "has_rivals",
-    "judge",
-    "ranked",
-    "unmerged",
+    "ReadLimits",
+    "ReadPlan",
+    "Split",
+    "SplitReader",
+    "SplitSizes",
+    "StreamPosition",
+    "check_files",
+    "competing_base_files",
+    "has_concurrent_inserts",
+    "plan_splits",
+    "rank_transactions",
+    "resolve",
+    "select_unmerged",
+    "split_by_key_ranges",
     "with_key_ranges",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "change_stream": ("ChangeStream", "Limits", "Position"),
-        "key_groups": ("base_words", "by_key_ranges", "has_rivals", "ranked", "unmerged", "with_key_ranges"),
-        "latest_versions": ("Words",),
-        "merged_file": ("BaseFile", "InsertFile", "Judged", "PrimaryKey", "judge"),
-        "merged_scan": ("checked_files",),
-        "splits": ("Division", "Portion", "Portions", "Sizes", "divided"),
+        "change_stream": ("ChangeStream", "ReadLimits", "StreamPosition"),
+        "key_groups": (
+            "competing_base_files",
+            "split_by_key_ranges",
+            "has_concurrent_inserts",
+            "rank_transactions",
+            "select_unmerged",
+            "with_key_ranges",
+        ),
+        "latest_versions": ("KeyVersions",),
+        "merged_file": ("MergedBaseFile", "MergedChangeFile", "MergedFile", "PrimaryKey", "resolve"),
+        "merged_scan": ("check_files",),
+        "splits": ("ReadPlan", "Split", "SplitReader", "SplitSizes", "plan_splits"),
     },
 )

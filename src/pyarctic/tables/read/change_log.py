@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.read import Reading, arrow_schema
+from pyarctic.iceberg.read import TableReader, arrow_schema
 from pyarctic.tables.format.change_columns import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,
@@ -29,7 +29,9 @@ _WRITER = "\0writer"
 class ChangeLog:
     """Rows of the change store, in order. No row is read before it is asked for, and every call reads anew."""
 
-    def __init__(self, reading: Reading, files: pl.DataFrame, fields: Sequence[NestedField], keys: Sequence[str]) -> None:
+    def __init__(
+        self, reading: TableReader, files: pl.DataFrame, fields: Sequence[NestedField], keys: Sequence[str]
+    ) -> None:
         """`files`: those to read, with the facts of their names."""
         self._reading = reading
         self._files = files
@@ -60,7 +62,7 @@ class ChangeLog:
     def _rows(self, row: dict[str, object], writer: int) -> Iterator[pa.RecordBatch]:
         file = ChangeFile(self._reading, row)
         for piece in file.pieces(self._fields):
-            batch = file.projected(piece, self._fields)
+            batch = file.project(piece, self._fields)
             offsets = batch.column(FILE_OFFSET.name)
             if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
                 batch = batch.take(pc.sort_indices(batch, [(FILE_OFFSET.name, "ascending")]))

@@ -12,9 +12,9 @@ from pyiceberg.schema import Schema
 
 from pyarctic.errors import about
 from pyarctic.iceberg.predicate import ALWAYS_TRUE, parse_condition, prune_partitions, with_optional_parents
-from pyarctic.iceberg.read import Asked, Reading, TableView, arrow_schema, wanted_fields
-from pyarctic.tables.format.change_columns import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, change_reading
-from pyarctic.tables.format.file_names import with_changes
+from pyarctic.iceberg.read import ScanColumns, TableReader, TableView, arrow_schema, select_fields
+from pyarctic.tables.format.change_columns import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, read_change_files
+from pyarctic.tables.format.file_names import parse_change_file_names
 from pyarctic.tables.read.merged_scan import StoreState
 
 
@@ -33,7 +33,7 @@ class ChangeScan:
         told = Schema(*schema.fields, *CHANGE_COLUMNS.values())
         self.table_schema = schema
         self._schema = told
-        self.wanted = wanted_fields(told, columns, extra=ALL_COLUMNS)
+        self.wanted = select_fields(told, columns, extra=ALL_COLUMNS)
         self.condition = parse_condition(told, where)
 
     @property
@@ -65,8 +65,8 @@ class ChangeScan:
             return sum(self._asked.count(file, self._reading.matches) for file in self._files())
 
     @cached_property
-    def _asked(self) -> Asked:
-        return Asked(self._schema, self.wanted, self.condition)
+    def _asked(self) -> ScanColumns:
+        return ScanColumns(self._schema, self.wanted, self.condition)
 
     @cached_property
     def files(self) -> pl.DataFrame:
@@ -78,9 +78,9 @@ class ChangeScan:
         return files
 
     @cached_property
-    def _reading(self) -> Reading:
-        return change_reading(self._state.view, self.files)
+    def _reading(self) -> TableReader:
+        return read_change_files(self._state.view, self.files)
 
     def _files(self) -> Iterator[ChangeFile]:
-        files = with_changes(self._reading.numbered())
+        files = parse_change_file_names(self._reading.numbered())
         return (ChangeFile(self._reading, row) for row in files.iter_rows(named=True))

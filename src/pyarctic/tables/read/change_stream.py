@@ -20,29 +20,29 @@ from pyarctic.errors import NotFound, Rejected, UsageError, about
 from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
-from pyarctic.iceberg.read import Scan, TableView, arrow_schema, wanted_fields
+from pyarctic.iceberg.read import Scan, TableView, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,
     FILE_OFFSET,
     INSERT,
     TRANSACTION_ID,
-    change_reading,
+    read_change_files,
 )
-from pyarctic.tables.format.file_names import StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.file_names import StorePaths, parse_change_file_names, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.read.change_log import ChangeLog
-from pyarctic.tables.read.key_groups import unmerged
+from pyarctic.tables.read.key_groups import select_unmerged
 from pyarctic.tables.read.latest_versions import MOST_OFFSET
-from pyarctic.tables.read.splits import Portion, Portions, Sizes, divided
+from pyarctic.tables.read.splits import Split, SplitReader, SplitSizes, plan_splits
 
 _PORTION_BYTES = 32 << 20
 _AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps=false to go on without them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class StreamPosition:
     """Changes up to `sequence` were read. With `base`, reading began with the rows of that snapshot: so many of its files
     were read, and of the changes up to `upto` those count that were not merged into it."""
 
@@ -53,7 +53,7 @@ class Position:
     upto: int = 0
     pending: int = 0
     """How many changed rows up to `upto` are to be read."""
-    begun: Position | None = None
+    begun: StreamPosition | None = None
     """With the end of the first batch: where that began. Whoever reads it again may not know it any more."""
 
     def to_json(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class Position:
         return told if self.begun is None else told | {"begun": self.begun.to_json()}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Position:
+    def from_json(cls, document: Mapping[str, Any]) -> StreamPosition:
         begun = document.get("begun")
         return cls(**{**document, "begun": None if begun is None else cls.from_json(begun)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReadLimits:
     """How much is read at a time. Commits are not divided: one that is larger comes alone."""
 
     rows: int | None = None
@@ -94,10 +94,10 @@ class Limits:
 class ChangeStream:
     """The changes of a table from some position on."""
 
-    def __init__(self, table: KeyedTable, columns: Sequence[str] | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, table: KeyedTable, columns: Sequence[str] | None = None, limits: ReadLimits | None = None) -> None:
         self._table = table
-        self._limits = limits or Limits()
-        self._fields = wanted_fields(table.schema, columns, extra=CHANGE_COLUMNS)
+        self._limits = limits or ReadLimits()
+        self._fields = select_fields(table.schema, columns, extra=CHANGE_COLUMNS)
         if columns is None:
             self._fields += tuple(CHANGE_COLUMNS.values())
 
@@ -106,12 +106,12 @@ class ChangeStream:
         """The Arrow schema of the rows: the table's columns, `_transaction_id`, `_file_offset`, `_change_action`."""
         return arrow_schema(self._fields)
 
-    def beginning(self, origin: str) -> Position:
+    def beginning(self, origin: str) -> StreamPosition:
         """`origin`: "earliest", "latest", or the id of a snapshot of the change store, after which to begin."""
         with about(table=self._table.name):
             change = self._table.change_store.view.metadata
             head = _sequence(change.current_snapshot())
-            at = Position(table=self._table.uuid, sequence=head)
+            at = StreamPosition(table=self._table.uuid, sequence=head)
             if origin == "latest":
                 return at
             if origin == "earliest":
@@ -122,11 +122,11 @@ class ChangeStream:
                 raise UsageError(f"a stream cannot begin at {origin!r}", hint="Say earliest, latest or a snapshot id.")
             return replace(at, sequence=_sequence(snapshot_by_id(change, int(origin))))
 
-    def first(self, beginning: Position) -> Position:
+    def first(self, beginning: StreamPosition) -> StreamPosition:
         """The position after the first rows."""
         return replace(self.following(beginning), begun=beginning)
 
-    def following(self, at: Position) -> Position:
+    def following(self, at: StreamPosition) -> StreamPosition:
         """The position after the next rows; the same if there are none."""
         with about(table=self._table.name):
             self._check(at)
@@ -138,17 +138,17 @@ class ChangeStream:
                     return at
             return self._after_changes(at)
 
-    def _after_changes(self, at: Position) -> Position:
+    def _after_changes(self, at: StreamPosition) -> StreamPosition:
         self._refuse_gaps(at, self._head)
         steps = _by_commit(self._unmerged(at, self._head))
         taken = self._limits.taken(steps)
         # What was committed without changes is passed by.
         end = self._head if taken == steps.height else int(steps["sequence"][taken - 1])
         if at.base is None or end >= at.upto:  # nothing after that was merged into it
-            return Position(table=at.table, sequence=max(end, at.sequence))
+            return StreamPosition(table=at.table, sequence=max(end, at.sequence))
         return replace(at, sequence=end, pending=at.pending - _rows(self._unmerged(at, end)))
 
-    def portions(self, start: Position, end: Position) -> list[tuple[Portions, Portion]]:
+    def portions(self, start: StreamPosition, end: StreamPosition) -> list[tuple[SplitReader, Split]]:
         """What is to be read between two positions, in order."""
         start = end.begun or start
         with about(table=self._table.name):
@@ -158,7 +158,7 @@ class ChangeStream:
             inserted = [] if start.base is None else self._inserted(start, stop)
             return inserted + self._logged(self._unmerged(start, end.sequence))
 
-    def _check(self, at: Position) -> None:
+    def _check(self, at: StreamPosition) -> None:
         if at.table != self._table.uuid:
             raise Rejected(
                 "another table has the name now",
@@ -167,7 +167,7 @@ class ChangeStream:
 
     # --- Base
 
-    def _base(self, at: Position) -> Snapshot | None:
+    def _base(self, at: StreamPosition) -> Snapshot | None:
         if not at.base:
             return None
         try:
@@ -178,7 +178,7 @@ class ChangeStream:
                 hint="Start again from earliest, with a new checkpoint.",
             ) from gone
 
-    def _base_scan(self, at: Position) -> Scan | None:
+    def _base_scan(self, at: StreamPosition) -> Scan | None:
         snapshot = self._base(at)
         if snapshot is None:
             return None
@@ -187,24 +187,24 @@ class ChangeStream:
         # By the names of now, whatever the columns were called when it was written.
         return Scan(table.view, snapshot, schema, own, ALWAYS_TRUE, table._file_list(snapshot))
 
-    def _base_files(self, at: Position) -> pl.DataFrame:
+    def _base_files(self, at: StreamPosition) -> pl.DataFrame:
         scan = self._base_scan(at)
         return pl.DataFrame(schema=FILE_SCHEMA) if scan is None else scan.plan.data.sort("file_path")
 
-    def _merged(self, at: Position) -> dict[str, int]:
+    def _merged(self, at: StreamPosition) -> dict[str, int]:
         if not at.base:
             return {}
         return merged_sequences(self._table.view.metadata, self._table.view.io, self._base(at))
 
-    def _inserted(self, start: Position, stop: int | None) -> list[tuple[Portions, Portion]]:
+    def _inserted(self, start: StreamPosition, stop: int | None) -> list[tuple[SplitReader, Split]]:
         scan = self._base_scan(start)
         if scan is None:
             return []
         chosen = scan.plan.data.sort("file_path").slice(start.files, None if stop is None else stop - start.files)
-        found: list[tuple[Portions, Portion]] = []
-        for (transaction,), files in with_store_facts(chosen, "base").group_by("transaction_id", maintain_order=True):
+        found: list[tuple[SplitReader, Split]] = []
+        for (transaction,), files in parse_file_names(chosen, "base").group_by("transaction_id", maintain_order=True):
             part = scan.restricted_to(files["file_path"])
-            division = divided(part, Sizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
+            division = plan_splits(part, SplitSizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
             reader = _BaseInserts(reader=division.reader, fields=self._fields, transaction_id=int(str(transaction)))
             found += [(reader, portion) for portion in division.portions]
         return found
@@ -217,15 +217,15 @@ class ChangeStream:
 
     @cached_property
     def _files(self) -> pl.DataFrame:
-        return with_changes(self._table.change_store.file_list.frame())
+        return parse_change_file_names(self._table.change_store.file_list.frame())
 
-    def _unmerged(self, at: Position, upto: int) -> pl.DataFrame:
+    def _unmerged(self, at: StreamPosition, upto: int) -> pl.DataFrame:
         """The files with changes after a position, up to a sequence number."""
         number = pl.col("data_sequence_number")
         found = self._files.filter((number > at.sequence) & (number <= upto))
-        return unmerged(found, StorePaths(self._table.change_store.view.metadata), self._merged(at))
+        return select_unmerged(found, StorePaths(self._table.change_store.view.metadata), self._merged(at))
 
-    def _refuse_gaps(self, at: Position, upto: int) -> None:
+    def _refuse_gaps(self, at: StreamPosition, upto: int) -> None:
         """Snapshots tell how many rows they added: that many must still be there."""
         if not self._limits.fail_on_gaps:
             return
@@ -253,7 +253,7 @@ class ChangeStream:
         if gone > 0:
             raise NotFound(f"{gone} changed rows after sequence number {after} are gone", hint=_AGAIN)
 
-    def _logged(self, files: pl.DataFrame) -> list[tuple[Portions, Portion]]:
+    def _logged(self, files: pl.DataFrame) -> list[tuple[SplitReader, Split]]:
         """Portions of whole commits; a large one is divided by its writers, which have no key in common."""
         if files.is_empty():
             return []
@@ -276,11 +276,11 @@ class ChangeStream:
 class _BaseInserts:
     """Rows of Base, as changes: inserted after all offsets of their file's transaction, as the rule of last words has it."""
 
-    reader: Portions
+    reader: SplitReader
     fields: tuple[NestedField, ...]
     transaction_id: int
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.fields)
         values = {TRANSACTION_ID.name: self.transaction_id, FILE_OFFSET.name: MOST_OFFSET, CHANGE_ACTION.name: INSERT}
         for batch in self.reader.batches(portion):
@@ -301,9 +301,9 @@ class _Log:
     fields: tuple[NestedField, ...]
     keys: tuple[str, ...]
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
-        files = with_changes(frame_from_bytes(portion[0]))
-        reading = change_reading(self.view, files)
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
+        files = parse_change_file_names(frame_from_bytes(portion[0]))
+        reading = read_change_files(self.view, files)
         own = [field for field in self.fields if field.name not in CHANGE_COLUMNS]
         # Pairs of before- and after-images are told by their keys, wanted or not.
         have = {field.name for field in own}

@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.manifest import FileList
-from pyarctic.iceberg.predicate import bound_from_bytes
+from pyarctic.iceberg.predicate import decode_bound
 from pyarctic.tables.format.file_names import StorePaths
 from pyarctic.tables.format.tree import disjoint_roots, root_above
 
@@ -23,7 +23,7 @@ PARTITION = ["spec_id", "partition"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class KeyGroup:
     """Files that may share keys with each other, and with no other file."""
 
     base: pl.DataFrame
@@ -43,7 +43,7 @@ class Group:
     def word_rows(self) -> int:
         return int(self.words["record_count"].sum()) + int(self.base_words["record_count"].sum())
 
-    def parts(self, target_bytes: int) -> Iterator[Group]:
+    def parts(self, target_bytes: int) -> Iterator[KeyGroup]:
         """The group in parts of about that size, to be read side by side. Every part carries all words, so that none is
         smaller than they are."""
         sizes = pl.concat([self.base["file_size_bytes"], self.inserts["file_size_bytes"]])
@@ -53,19 +53,19 @@ class Group:
             yield replace(self, base=self.base.filter(of_base == number), inserts=self.inserts.filter(of_inserts == number))
 
 
-def has_rivals(words: pl.DataFrame) -> bool:
+def has_concurrent_inserts(words: pl.DataFrame) -> bool:
     """Whether two writers inserted rows in one transaction; only then may two last words be equal."""
     writers = words.filter(pl.col("kind") != "ED").group_by("transaction_id").agg(pl.col("writer").n_unique())
     return bool((writers["writer"] > 1).any())
 
 
-def base_words(base: pl.DataFrame, inserts: pl.DataFrame) -> pl.DataFrame:
+def competing_base_files(base: pl.DataFrame, inserts: pl.DataFrame) -> pl.DataFrame:
     """The base files that know of later transactions than some of the inserts: a row of theirs wins over such an insert."""
     first = inserts["transaction_id"].min()
     return base.filter(pl.col("transaction_id") >= first) if first is not None else base.clear()
 
 
-def unmerged(changes: pl.DataFrame, paths: StorePaths, merged: Mapping[str, int]) -> pl.DataFrame:
+def select_unmerged(changes: pl.DataFrame, paths: StorePaths, merged: Mapping[str, int]) -> pl.DataFrame:
     """The files of the change store that were not merged into Base yet."""
     if not merged or changes.is_empty():
         return changes
@@ -76,7 +76,7 @@ def unmerged(changes: pl.DataFrame, paths: StorePaths, merged: Mapping[str, int]
     return joined.filter(pl.col("data_sequence_number") > pl.col("merged")).drop("merged")
 
 
-def groups(base: pl.DataFrame, changes: pl.DataFrame, key_fields: Sequence[NestedField]) -> list[Group]:
+def group_by_keys(base: pl.DataFrame, changes: pl.DataFrame, key_fields: Sequence[NestedField]) -> list[KeyGroup]:
     """Divide files by partition, by sub-trees that are disjoint, and by ranges of the first key column.
 
     Both frames have the facts of their names, `wanted` (whether rows are to be read) and the bounds of the first key column,
@@ -107,7 +107,7 @@ def _divided(files: pl.DataFrame, first_key: NestedField) -> pl.DataFrame:
     if not roots:
         return files.with_columns(root=pl.lit(None, pl.Int64), component=pl.lit(None, pl.Int64))
     files = files.join(pl.concat(roots), on=[*PARTITION, "node_id"], how="left", maintain_order="left")
-    return files.with_columns(component=pl.lit(0, pl.Int64)).pipe(by_key_ranges, first_key)
+    return files.with_columns(component=pl.lit(0, pl.Int64)).pipe(split_by_key_ranges, first_key)
 
 
 def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, key: Sequence[NestedField]) -> pl.DataFrame:
@@ -126,10 +126,10 @@ def with_key_ranges(data: pl.DataFrame, files: FileList, io: FileIO, key: Sequen
     return found.select(*data.columns, *names)
 
 
-def by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
+def split_by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
     """Number the runs of files of one `root` whose key ranges hang together, as `component`. A file whose range is not known
     may reach anywhere."""
-    lower, upper = (bound_from_bytes(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
+    lower, upper = (decode_bound(pl.col(f"{end}_{field.field_id}"), field.field_type) for end in ("lower", "upper"))
     if lower is None or upper is None:
         return files.with_columns(component=pl.lit(0, pl.Int64))
     place = [*PARTITION, "root"]
@@ -141,18 +141,18 @@ def by_key_ranges(files: pl.DataFrame, field: NestedField) -> pl.DataFrame:
     return numbered.with_columns(component=pl.when(unknown).then(0).otherwise("component")).drop("lower", "upper")
 
 
-def _group(files: pl.DataFrame) -> Group:
+def _group(files: pl.DataFrame) -> KeyGroup:
     of_base, of_change = pl.col("store") == "base", pl.col("store") == "change"
     inserts = of_change & (pl.col("kind") != "ED")
-    return Group(
+    return KeyGroup(
         base=files.filter(of_base & pl.col("wanted")),
         inserts=files.filter(inserts & pl.col("wanted")),
         words=files.filter(of_change),
-        base_words=base_words(files.filter(of_base), files.filter(inserts)),
+        base_words=competing_base_files(files.filter(of_base), files.filter(inserts)),
     )
 
 
-def ranked(*frames: pl.DataFrame) -> list[pl.DataFrame]:
+def rank_transactions(*frames: pl.DataFrame) -> list[pl.DataFrame]:
     """The frames with `rank`, the number of the file's transaction among all of them."""
     known = np.unique(np.concatenate([frame["transaction_id"].to_numpy() for frame in frames]))
     return [

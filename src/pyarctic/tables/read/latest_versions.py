@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from pyarctic.config import spill_dir
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.delete import Codes, KeyIndex, Mask, codes_of, is_its_own_code
+from pyarctic.iceberg.delete import Codes, KeyIndex, Mask, encode_keys, is_exact_code
 
-Marks = npt.NDArray[np.int64]
+Versions = npt.NDArray[np.int64]
 OFFSET_BITS = 41
 """The offset and one bit for the kind. The other 22 are for transactions, which are numbered as they occur."""
 MOST_OFFSET = (1 << (OFFSET_BITS - 1)) - 1
@@ -39,50 +39,50 @@ _MARK, _FILE, _POSITION = "mark", "file", "position"
 """Beside key columns, which are named `key_0`, `key_1` …"""
 
 
-def change_marks(rank: int, offsets: Marks, *, inserts: bool) -> Marks:
+def change_versions(rank: int, offsets: Versions, *, inserts: bool) -> Versions:
     """Marks of changed rows. `rank`: the number of their transaction among all that are looked at."""
     if len(offsets) and int(offsets.max()) > MOST_OFFSET:
         raise Unsupported(f"a change has the offset {offsets.max()}", hint=f"At most {MOST_OFFSET} can be told apart.")
     return (offsets << 1) + ((rank << OFFSET_BITS) | int(inserts))
 
 
-def base_mark(rank: int) -> int:
+def base_version(rank: int) -> int:
     """The mark of all rows of a base file."""
     return ((rank + 1) << OFFSET_BITS) - 1
 
 
-class LastWords:
+class LatestVersions:
     """The last word of some keys."""
 
-    def __init__(self, parts: list[tuple[pl.DataFrame, Marks]], *, check_ties: bool = False) -> None:
+    def __init__(self, parts: list[tuple[pl.DataFrame, Versions]], *, check_ties: bool = False) -> None:
         """`parts`: key columns with their marks. They are taken out of the list. `check_ties`: refuse if the last word of a
         key was said twice, by two writers that did not know of each other."""
         codes: list[Codes] = []
         frames: list[pl.DataFrame] = []
-        marks: list[Marks] = []
+        marks: list[Versions] = []
         null_mark = -1
         if check_ties and parts:
             _refuse_ties(parts)
         while parts:
             keys, own = parts.pop()
-            if not is_its_own_code(keys.schema):
+            if not is_exact_code(keys.schema):
                 frames.append(keys)
             elif keys.to_series().null_count():
                 null = keys.to_series().is_null().to_numpy()
                 null_mark = max(null_mark, int(own[null].max()))
                 keys, own = keys.drop_nulls(), own[~null]
-            codes.append(codes_of(keys))
+            codes.append(encode_keys(keys))
             marks.append(own)
         together = np.concatenate(marks) if marks else np.empty(0, np.int64)
         marks.clear()
         self._index = KeyIndex(codes, together, pl.concat(frames) if frames else None, null_mark)
 
-    def dead(self, keys: pl.DataFrame, marks: int | Marks) -> Mask:
+    def dead(self, keys: pl.DataFrame, marks: int | Versions) -> Mask:
         """True for rows with a greater last word than their own mark."""
         return self._index.marked(keys, marks + 1)
 
 
-def _refuse_ties(parts: list[tuple[pl.DataFrame, Marks]]) -> None:
+def _refuse_ties(parts: list[tuple[pl.DataFrame, Versions]]) -> None:
     words = pl.concat([keys.with_columns(pl.Series(_MARK, marks)) for keys, marks in parts])
     names = [name for name in words.columns if name != _MARK]
     last = words.group_by(names).agg(pl.col(_MARK).max(), (pl.col(_MARK) == pl.col(_MARK).max()).sum().alias("times"))
@@ -96,17 +96,17 @@ def _refuse_ties(parts: list[tuple[pl.DataFrame, Marks]]) -> None:
         )
 
 
-class Words:
-    """Collects words and then judges rows. Words beyond the memory budget are spilled, divided by their keys:
-    `with Words(…) as words: words.add(…)`, then either `words.index()`, or, if `words.spilled`, `words.ask(…)` for all rows
-    and `words.verdicts()`."""
+class KeyVersions:
+    """Collects versions of keys, and then resolves rows. Versions beyond the memory budget are spilled, by hash of the key:
+    `with KeyVersions(…) as versions: versions.add(…)`, then either `versions.index()`, or, if `versions.spilled`,
+    `versions.ask(…)` for all rows and `versions.verdicts()`."""
 
     def __init__(self, memory_bytes: int, expected_rows: int, *, check_ties: bool = False) -> None:
         """`expected_rows`: how many words there will be."""
         self._memory = max(memory_bytes // _SPILL_SHARE, 1)
         self._expected = expected_rows
         self._check_ties = check_ties
-        self._parts: list[tuple[pl.DataFrame, Marks]] = []
+        self._parts: list[tuple[pl.DataFrame, Versions]] = []
         self._rows = self._bytes = 0
         self._said: _Buckets | None = None
         self._asked: _Buckets | None = None
@@ -128,7 +128,7 @@ class Words:
     def spilled(self) -> bool:
         return self._said is not None
 
-    def add(self, keys: pl.DataFrame, marks: Marks) -> None:
+    def add(self, keys: pl.DataFrame, marks: Versions) -> None:
         if not keys.height:
             return
         if self._said is not None:
@@ -151,11 +151,11 @@ class Words:
             keys, marks = self._parts.pop(0)
             self._said.add(keys.with_columns(pl.Series(_MARK, marks)))
 
-    def index(self) -> LastWords:
+    def index(self) -> LatestVersions:
         """The last words, all in memory."""
-        return LastWords(self._parts, check_ties=self._check_ties)
+        return LatestVersions(self._parts, check_ties=self._check_ties)
 
-    def ask(self, file: int, position: int, keys: pl.DataFrame, marks: int | Marks) -> None:
+    def ask(self, file: int, position: int, keys: pl.DataFrame, marks: int | Versions) -> None:
         """Have the rows of a file judged later, from this position on."""
         assert self._asked is not None  # noqa: S101  # only what was spilled is asked so
         count = keys.height
@@ -166,7 +166,7 @@ class Words:
         ]
         self._asked.add(keys.with_columns(told))
 
-    def verdicts(self) -> Iterator[tuple[int, Marks]]:
+    def verdicts(self) -> Iterator[tuple[int, Versions]]:
         """Dead rows: the number of a file, and positions in it; a file may come several times."""
         assert self._said is not None  # noqa: S101
         assert self._asked is not None  # noqa: S101
@@ -174,7 +174,7 @@ class Words:
             parts = [
                 (frame.drop(_MARK), frame[_MARK].to_numpy()) for frame in _compacted(self._said.frames(number), self._memory)
             ]
-            words = LastWords(parts, check_ties=self._check_ties)
+            words = LatestVersions(parts, check_ties=self._check_ties)
             for frame in self._asked.frames(number):
                 keys = frame.drop(_MARK, _FILE, _POSITION)
                 dead = frame.filter(words.dead(keys, frame[_MARK].to_numpy()))

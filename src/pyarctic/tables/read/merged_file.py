@@ -13,12 +13,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
 
 from pyarctic.iceberg.delete import KeyColumns, Mask, Positions
-from pyarctic.iceberg.read import Piece, ReadFile, Reading, newest_first
+from pyarctic.iceberg.read import DataFileReader, FileBatch, TableReader, newest_first
 from pyarctic.tables.format.change_columns import FILE_OFFSET, ChangeFile
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import key_ids
 from pyarctic.tables.format.tree import Node
-from pyarctic.tables.read.latest_versions import LastWords, Marks, Words, base_mark, change_marks
+from pyarctic.tables.read.latest_versions import KeyVersions, LatestVersions, Versions, base_version, change_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,29 +51,29 @@ class PrimaryKey:
 _INT_BYTES = 4
 
 
-class Judged(ReadFile, ABC):
+class MergedFile(DataFileReader, ABC):
     """A file whose rows live only if they are the last word of their key."""
 
-    words: LastWords | None = None
+    words: LatestVersions | None = None
     key: PrimaryKey
     mark_fields: tuple[NestedField, ...] = ()
     node: Node | None = None
     """Only rows of this node are of interest; None: all are."""
 
     @abstractmethod
-    def marks(self, piece: Piece) -> int | Marks:
+    def marks(self, piece: FileBatch) -> int | Versions:
         """The marks of some rows, or the one that all of them have."""
 
-    def key_frames(self) -> Iterator[tuple[Piece, Mask | None, pl.DataFrame]]:
+    def key_frames(self) -> Iterator[tuple[FileBatch, Mask | None, pl.DataFrame]]:
         """Key columns piece by piece, with the rows of the node that no delete file hits."""
-        for piece, alive in super().living((*self.key.columns.fields, *self.mark_fields)):
+        for piece, alive in super().live_batches((*self.key.columns.fields, *self.mark_fields)):
             own = self._own(piece)
             if own is not None:
                 alive = own if alive is None else alive & own
             yield piece, alive, self.key.columns.frame(piece, self.constants)
 
     @property
-    def asks_keys(self) -> bool:
+    def needs_keys(self) -> bool:
         return self.node is not None
 
     def own_of(self, positions: Positions) -> Positions:
@@ -87,25 +87,25 @@ class Judged(ReadFile, ABC):
             found.append(some if own is None else some[own[some - piece.position]])
         return np.concatenate(found)
 
-    def all_dead_positions(self) -> Positions:
+    def find_deleted_positions(self) -> Positions:
         if self.words is not None:
             words, self.words = self.words, None
             for piece, _, keys in self.key_frames():
-                self.bury_rows(np.flatnonzero(words.dead(keys, self.marks(piece))) + piece.position)
-        return super().all_dead_positions()
+                self.mark_deleted(np.flatnonzero(words.dead(keys, self.marks(piece))) + piece.position)
+        return super().find_deleted_positions()
 
     @property
-    def has_buried(self) -> bool:
-        return super().has_buried or self.words is not None
+    def has_deleted_rows(self) -> bool:
+        return super().has_deleted_rows or self.words is not None
 
-    def living(
+    def live_batches(
         self, fields: Sequence[NestedField], *, dictionaries: bool = False, row_groups: Collection[int] | None = None
-    ) -> Iterator[tuple[Piece, Mask | None]]:
+    ) -> Iterator[tuple[FileBatch, Mask | None]]:
         if self.words is None and self.node is None:
-            yield from super().living(fields, dictionaries=dictionaries, row_groups=row_groups)
+            yield from super().live_batches(fields, dictionaries=dictionaries, row_groups=row_groups)
             return
         read = (*fields, *self.key.columns.fields, *self.mark_fields)
-        for piece, alive in super().living(read, dictionaries=dictionaries, row_groups=row_groups):
+        for piece, alive in super().live_batches(read, dictionaries=dictionaries, row_groups=row_groups):
             own = self._own(piece)
             if own is not None:
                 self.skipped += piece.batch.num_rows - int(own.sum())
@@ -116,43 +116,43 @@ class Judged(ReadFile, ABC):
                     alive = ~dead if alive is None else alive & ~dead
             yield piece, alive
 
-    def _own(self, piece: Piece) -> Mask | None:
+    def _own(self, piece: FileBatch) -> Mask | None:
         """Which rows belong to the node; None: all do."""
         if self.node is None:
             return None
-        rows = self.projected(piece, self.key.fields)
+        rows = self.project(piece, self.key.fields)
         return self.node.holds(key_hashes(rows.columns, [field.field_type for field in self.key.fields]))
 
 
-class BaseFile(Judged):
+class MergedBaseFile(MergedFile):
     """A file of the base store; `row` has the `rank` of its transaction."""
 
-    def __init__(self, reading: Reading, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
+    def __init__(self, reading: TableReader, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
         super().__init__(reading, row, [])
         self.key = key
         self.node = node
-        self._mark = base_mark(row["rank"])
+        self._mark = base_version(row["rank"])
 
-    def marks(self, piece: Piece) -> int | Marks:  # noqa: ARG002  # all rows have the same
+    def marks(self, piece: FileBatch) -> int | Versions:  # noqa: ARG002  # all rows have the same
         return self._mark
 
 
-class InsertFile(ChangeFile, Judged):
+class MergedChangeFile(ChangeFile, MergedFile):
     """A file of the change store, of inserted or deleted rows."""
 
     mark_fields = (FILE_OFFSET,)
 
-    def __init__(self, reading: Reading, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
+    def __init__(self, reading: TableReader, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
         super().__init__(reading, row)
         self.key = key
         self.node = node
         self._rank: int = row["rank"]
 
-    def marks(self, piece: Piece) -> int | Marks:
-        return change_marks(self._rank, self.offsets(piece), inserts=self.inserts)
+    def marks(self, piece: FileBatch) -> int | Versions:
+        return change_versions(self._rank, self.offsets(piece), inserts=self.inserts)
 
 
-def judge(files: Sequence[Judged], speakers: Iterable[Judged], words: Words) -> None:
+def resolve(files: Sequence[MergedFile], speakers: Iterable[MergedFile], words: KeyVersions) -> None:
     """Let the files know which of their rows are dead, by what the speakers say of their keys.
 
     Words that fit into memory are asked when a file is read. For others the dead rows of every file are found at once, by
@@ -171,4 +171,4 @@ def judge(files: Sequence[Judged], speakers: Iterable[Judged], words: Words) -> 
         for piece, _, keys in file.key_frames():
             words.ask(number, piece.position, keys, file.marks(piece))
     for number, positions in words.verdicts():
-        files[number].bury_rows(positions)
+        files[number].mark_deleted(positions)

@@ -30,14 +30,29 @@ from pyarctic.iceberg.predicate import (
     prune_partitions,
     with_optional_parents,
 )
-from pyarctic.iceberg.read import Asked, ReadFile, Reading, TableView, arrow_schema, newest_first, wanted_fields
+from pyarctic.iceberg.read import (
+    DataFileReader,
+    ScanColumns,
+    TableReader,
+    TableView,
+    arrow_schema,
+    newest_first,
+    select_fields,
+)
 from pyarctic.tables.format.change_columns import ChangeFile
-from pyarctic.tables.format.file_names import Store, StorePaths, with_changes, with_store_facts
+from pyarctic.tables.format.file_names import Store, StorePaths, parse_change_file_names, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences
 from pyarctic.tables.format.tree import ROOT
-from pyarctic.tables.read.key_groups import Group, groups, has_rivals, ranked, unmerged, with_key_ranges
-from pyarctic.tables.read.latest_versions import Words
-from pyarctic.tables.read.merged_file import BaseFile, InsertFile, Judged, PrimaryKey, judge
+from pyarctic.tables.read.key_groups import (
+    KeyGroup,
+    group_by_keys,
+    has_concurrent_inserts,
+    rank_transactions,
+    select_unmerged,
+    with_key_ranges,
+)
+from pyarctic.tables.read.latest_versions import KeyVersions
+from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, PrimaryKey, resolve
 
 MEMORY_BYTES = 256 << 20
 
@@ -66,7 +81,7 @@ class MergedScan:
     ) -> None:
         self._base, self._change = base, change
         self.table_schema = schema
-        self.wanted = wanted_fields(schema, columns, extra={})
+        self.wanted = select_fields(schema, columns, extra={})
         self.condition = parse_condition(schema, where)
         self.memory_bytes = memory_bytes
         self._key = PrimaryKey.of(base.view.metadata, base.view.name)
@@ -107,7 +122,7 @@ class MergedScan:
         for group in self.groups:
             yield from self.batches_of(group)
 
-    def batches_of(self, group: Group) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, group: KeyGroup) -> Iterator[pa.RecordBatch]:
         """The rows of one group, or of a part of one: all of them together are the table."""
         with about(table=self._base.view.name), self._opened(group) as files:
             for file in files:
@@ -127,19 +142,19 @@ class MergedScan:
         return total
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[KeyGroup]:
         """The files to read, divided so that no two groups have a key in common."""
         with about(table=self._base.view.name):
-            base, change = ranked(self._base_files(), self._change_files())
+            base, change = rank_transactions(self._base_files(), self._change_files())
             if change.height:
                 base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
                 stores = (self._base.view.metadata, self._change.view.metadata)
                 if self._key.was_widened(stores, (base, change)):
                     base, change = (files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64)) for files in (base, change))
-            return groups(base, change, self._key.fields)
+            return group_by_keys(base, change, self._key.fields)
 
     def _base_files(self) -> pl.DataFrame:
-        data = with_store_facts(self._base_store.all.numbered(), "base")
+        data = parse_file_names(self._base_store.all.numbered(), "base")
         return self._wanted_of(data, self._base)
 
     def _change_files(self) -> pl.DataFrame:
@@ -149,8 +164,8 @@ class MergedScan:
             data = prune_partitions(data, self._change.view.metadata, schema, self.condition)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
-        pending = unmerged(data, StorePaths(self._change.view.metadata), merged)
-        return self._wanted_of(with_changes(pending), self._change)
+        pending = select_unmerged(data, StorePaths(self._change.view.metadata), merged)
+        return self._wanted_of(parse_change_file_names(pending), self._change)
 
     def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
         """`wanted`: whether a file may hold rows that fit the condition."""
@@ -167,8 +182,8 @@ class MergedScan:
         return with_key_ranges(data, state.files, state.view.io, self._key.fields)
 
     @cached_property
-    def _asked(self) -> Asked:
-        return Asked(self.table_schema, self.wanted, self.condition)
+    def _asked(self) -> ScanColumns:
+        return ScanColumns(self.table_schema, self.wanted, self.condition)
 
     @cached_property
     def _base_store(self) -> _Store:
@@ -178,30 +193,30 @@ class MergedScan:
     def _change_store(self) -> _Store:
         return _Store(self._change, self._asked, self.memory_bytes)
 
-    def _matches(self, file: ReadFile) -> DeleteMatches:
+    def _matches(self, file: DataFileReader) -> DeleteMatches:
         return (self._change_store if isinstance(file, ChangeFile) else self._base_store).matches
 
     @contextmanager
-    def _opened(self, group: Group) -> Iterator[Iterator[ReadFile]]:
+    def _opened(self, group: KeyGroup) -> Iterator[Iterator[DataFileReader]]:
         """The files of a group, ready to be read."""
-        found: Iterator[Judged] = chain(
-            (BaseFile(self._base_store.wanted, row, self._key) for row in group.base.iter_rows(named=True)),
-            (InsertFile(self._change_store.wanted, row, self._key) for row in group.inserts.iter_rows(named=True)),
+        found: Iterator[MergedFile] = chain(
+            (MergedBaseFile(self._base_store.wanted, row, self._key) for row in group.base.iter_rows(named=True)),
+            (MergedChangeFile(self._change_store.wanted, row, self._key) for row in group.inserts.iter_rows(named=True)),
         )
         if group.words.is_empty() or not group.data_bytes:
             yield found  # one by one: without changes a group may be a whole table
             return
         speakers = chain(
-            (InsertFile(self._change_store.all, row, self._key) for row in group.words.iter_rows(named=True)),
-            (BaseFile(self._base_store.all, row, self._key) for row in group.base_words.iter_rows(named=True)),
+            (MergedChangeFile(self._change_store.all, row, self._key) for row in group.words.iter_rows(named=True)),
+            (MergedBaseFile(self._base_store.all, row, self._key) for row in group.base_words.iter_rows(named=True)),
         )
         files = list(found)
-        with Words(self.memory_bytes, group.word_rows, check_ties=has_rivals(group.words)) as words:
-            judge(files, speakers, words)
+        with KeyVersions(self.memory_bytes, group.word_rows, check_ties=has_concurrent_inserts(group.words)) as words:
+            resolve(files, speakers, words)
             yield iter(files)
 
 
-def checked_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
+def check_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
     """The files of a store; refuses what the format does not know."""
     frame = files.frame()
     if frame.filter(pl.col("content") == EQUALITY_DELETES).height:
@@ -220,13 +235,13 @@ def checked_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
 class _Store:
     """The files of a store with their deletes, and two ways to read them."""
 
-    def __init__(self, state: StoreState, asked: Asked, memory_bytes: int) -> None:
+    def __init__(self, state: StoreState, asked: ScanColumns, memory_bytes: int) -> None:
         metadata, io = state.view.metadata, state.view.io
-        files = checked_files(state.files, metadata)
+        files = check_files(state.files, metadata)
         self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
         positions = PositionDeletes(io, memory_bytes // 4)
         equality = EqualityDeletes(io, newest_first(metadata), memory_bytes // 4)
-        self.wanted = Reading(metadata, io, self.matches, positions, equality, asked.row_groups)
+        self.wanted = TableReader(metadata, io, self.matches, positions, equality, asked.row_groups)
         """Row groups without any row that fits the condition are left out."""
-        self.all = Reading(metadata, io, self.matches, positions, equality)
+        self.all = TableReader(metadata, io, self.matches, positions, equality)
         """Words count whether their rows fit the condition or not."""

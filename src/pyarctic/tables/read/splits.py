@@ -1,6 +1,6 @@
 """A read divided for many readers: files that any reader of Parquet reads right, and portions that need PyArctic.
 
-A portion is some bytes and goes anywhere. What all portions of a read have in common is a `Portions` object, which can be
+A portion is some bytes and goes anywhere. What all portions of a read have in common is a `SplitReader` object, which can be
 pickled: it knows the table without its history, and needs no catalog.
 """
 
@@ -23,30 +23,30 @@ from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
 from pyarctic.iceberg.delete import DeleteMatches
 from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, FileList
-from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_known, sql_condition
+from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_known, to_spark_sql
 from pyarctic.iceberg.read import Scan, TableView, arrow_schema
 from pyarctic.iceberg.write.parquet import file_schema
-from pyarctic.tables.format.file_names import STORES, Store, with_changes
+from pyarctic.tables.format.file_names import STORES, Store, parse_change_file_names
 from pyarctic.tables.read.change_scan import ChangeScan
-from pyarctic.tables.read.key_groups import Group
+from pyarctic.tables.read.key_groups import KeyGroup
 from pyarctic.tables.read.merged_scan import MergedScan, StoreState
 
 _STORE, _READ, _WORD = "store", "read", "word"
 _UNREADABLE = pa.types.is_time, lambda type_: pa.types.is_timestamp(type_) and type_.unit == "ns", pa.types.is_null
 
 
-Portion = tuple[bytes, ...]
+Split = tuple[bytes, ...]
 """Lists of files. Portions may share one: pickled together, it goes along once."""
 
 
-class Portions(Protocol):
+class SplitReader(Protocol):
     """Reads portions, wherever it is sent."""
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Division:
+class ReadPlan:
     """All rows of a read: those of the plain files that fit the condition, and those of the portions."""
 
     schema: pa.Schema
@@ -59,12 +59,12 @@ class Division:
     """Whether every column has had its name for ever. If not, a file may know another column under the same name."""
     condition: str | None
     """For the rows of plain files, in SQL."""
-    reader: Portions
-    portions: tuple[Portion, ...]
+    reader: SplitReader
+    portions: tuple[Split, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class SplitSizes:
     """How large portions are: so that all readers have something to do, within bounds."""
 
     readers: int
@@ -75,7 +75,7 @@ class Sizes:
         return min(self.most_bytes, max(self.least_bytes, -(-total_bytes // max(self.readers, 1))))
 
 
-def divided(scan: Scan | MergedScan | ChangeScan, sizes: Sizes, *, allow_plain: bool = True) -> Division:
+def plan_splits(scan: Scan | MergedScan | ChangeScan, sizes: SplitSizes, *, allow_plain: bool = True) -> ReadPlan:
     """Divide a prepared read; no row is read. Without `allow_plain` all files are portions."""
     with about(table=scan.table_name):
         _refuse_unreadable(scan.schema)
@@ -145,7 +145,7 @@ class _Plain:
             and not view.metadata.name_mapping()
         )
         if possible and condition != ALWAYS_TRUE:
-            text = sql_condition(schema, bound)
+            text = to_spark_sql(schema, bound)
         name = pl.col("file_path").str.split("/").list.last()
         is_plain = pl.lit(possible) & (pl.col("file_format") == "PARQUET") & ~name.str.contains("^[._]")
         if possible and data.height and (sources := _identity_sources(view.metadata) & {field.field_id for field in fields}):
@@ -155,8 +155,8 @@ class _Plain:
             is_plain &= pl.col("file_path").is_in(whole["file_path"].implode())
         return cls(fields=fields, condition=text, is_plain=is_plain, names_are_stable=stable)
 
-    def division(self, schema: pa.Schema, plain: Sequence[str], reader: Portions, portions: Sequence[Portion]) -> Division:
-        return Division(
+    def division(self, schema: pa.Schema, plain: Sequence[str], reader: SplitReader, portions: Sequence[Split]) -> ReadPlan:
+        return ReadPlan(
             schema=schema,
             plain=tuple(plain),
             plain_schema=file_schema(self.fields),
@@ -192,13 +192,13 @@ class _ScanPortions:
     wanted: tuple[NestedField, ...]
     condition: BooleanExpression
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
         files = _listed(self.view, _files_of(portion))
         # The files were chosen already: whatever the bounds in their manifests say of the condition.
         yield from Scan(self.view, None, self.schema, self.wanted, self.condition, files, is_pruned=True).batches()
 
 
-def _scan_division(scan: Scan, sizes: Sizes, allow_plain: bool) -> Division:
+def _scan_division(scan: Scan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
     view, plan = scan.table, scan.plan
     choice = _Plain.of(view, scan.listed, plan.data, scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
     is_plain = choice.is_plain & ~plan.has_deletes
@@ -224,7 +224,7 @@ class _MergedPortions:
     condition: BooleanExpression
     memory_bytes: int
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
         # A file may be there to be read and for its words.
         files = _files_of(portion)
         files = files.with_columns(pl.col(_READ, _WORD).any().over(FILE_IDENTITY)).unique(FILE_IDENTITY, maintain_order=True)
@@ -238,12 +238,12 @@ class _MergedPortions:
         yield from scan.batches_of(_group(files, scan.numbered))
 
 
-def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Division:
+def _merged_division(scan: MergedScan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
     base, change = scan.views
     data, listed = scan.base_matches.data, scan.base_files
     choice = _Plain.of(base, listed, data, scan.table_schema, scan.wanted, scan.condition, allowed=allow_plain)
     plain: list[str] = []
-    rest: list[Group] = []
+    rest: list[KeyGroup] = []
     for group in scan.groups:
         is_plain = choice.is_plain & ~scan.base_matches.has_deletes & group.words.is_empty()
         plain.extend(group.base.filter(is_plain)["file_path"])
@@ -264,7 +264,7 @@ def _merged_division(scan: MergedScan, sizes: Sizes, allow_plain: bool) -> Divis
 _FACTS = {"node_id": pl.Int64, "kind": pl.String, "transaction_id": pl.Int64, "writer": pl.String, "rank": pl.Int64}
 
 
-def _group_portions(group: Group, target_bytes: int, matches: DeleteMatches) -> Iterator[Portion]:
+def _group_portions(group: KeyGroup, target_bytes: int, matches: DeleteMatches) -> Iterator[Split]:
     """The parts of a group, with the words that all of them need."""
     words = frame_to_bytes(
         pl.concat(
@@ -291,11 +291,11 @@ def _deletes(files: pl.DataFrame) -> pl.DataFrame:
     return files.select(*FILE_SCHEMA, *facts, pl.lit("base").alias(_STORE), *roles)
 
 
-def _group(files: pl.DataFrame, numbered: Callable[[Store], pl.DataFrame]) -> Group:
+def _group(files: pl.DataFrame, numbered: Callable[[Store], pl.DataFrame]) -> KeyGroup:
     facts = files.filter(pl.col("kind").is_not_null()).select("file_path", *_FACTS, _READ, _WORD)
     base, changes = (numbered(store).join(facts, on="file_path", maintain_order="left") for store in STORES)
     inserts = pl.col("kind") != "ED"
-    return Group(
+    return KeyGroup(
         base=base.filter(_READ),
         inserts=changes.filter(pl.col(_READ) & inserts),
         words=changes.filter(_WORD),
@@ -313,13 +313,13 @@ class _ChangePortions:
     columns: tuple[str, ...]
     condition: BooleanExpression
 
-    def batches(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
         state = StoreState(view=self.view, snapshot=None, files=_listed(self.view, _files_of(portion)))
         yield from ChangeScan(state, schema=self.schema, columns=self.columns, where=self.condition).batches()
 
 
-def _change_division(scan: ChangeScan, sizes: Sizes) -> Division:
-    files = with_changes(scan.files)
+def _change_division(scan: ChangeScan, sizes: SplitSizes) -> ReadPlan:
+    files = parse_change_file_names(scan.files)
     target = sizes.target(int(files["file_size_bytes"].sum()))
     reader = _ChangePortions(
         view=scan.view,
@@ -327,7 +327,7 @@ def _change_division(scan: ChangeScan, sizes: Sizes) -> Division:
         columns=tuple(field.name for field in scan.wanted),
         condition=scan.condition,
     )
-    return Division(
+    return ReadPlan(
         schema=scan.schema,
         plain=(),
         plain_schema=arrow_schema(()),
@@ -341,7 +341,7 @@ def _change_division(scan: ChangeScan, sizes: Sizes) -> Division:
 # --- files
 
 
-def _files_of(portion: Portion) -> pl.DataFrame:
+def _files_of(portion: Split) -> pl.DataFrame:
     return pl.concat([frame_from_bytes(data) for data in portion])
 
 

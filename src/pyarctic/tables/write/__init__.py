@@ -7,17 +7,27 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.tables.write.distributed import IS_OLD, Answer, Distribution, FileWriter
-    from pyarctic.tables.write.input_files import InputFile, input_file, schema_like
-    from pyarctic.tables.write.prepared import Note, Write
+    from pyarctic.tables.write.distributed import IS_OLD, DistributedWriter, WriterAssignment, WriterResult
+    from pyarctic.tables.write.input_files import InputFile, infer_schema, open_input_file
+    from pyarctic.tables.write.prepared import CommitNote, PreparedWrite
 
-__all__ = ["IS_OLD", "Answer", "Distribution", "FileWriter", "InputFile", "Note", "Write", "input_file", "schema_like"]
+__all__ = [
+    "IS_OLD",
+    "CommitNote",
+    "DistributedWriter",
+    "InputFile",
+    "PreparedWrite",
+    "WriterAssignment",
+    "WriterResult",
+    "infer_schema",
+    "open_input_file",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "distributed": ("Answer", "Distribution", "FileWriter", "IS_OLD"),
-        "input_files": ("InputFile", "input_file", "schema_like"),
-        "prepared": ("Note", "Write"),
+        "distributed": ("WriterResult", "WriterAssignment", "DistributedWriter", "IS_OLD"),
+        "input_files": ("InputFile", "open_input_file", "infer_schema"),
+        "prepared": ("CommitNote", "PreparedWrite"),
     },
 )

@@ -18,7 +18,7 @@ from pyarctic.iceberg.read import arrow_schema
 BATCH_ROWS = 256 << 10
 
 
-def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
+def to_batches(data: Any) -> Iterator[pa.RecordBatch]:
     """Any Arrow data: a table, a batch, a reader, an iterable of batches, or an object that hands out Arrow streams (a frame
     of Polars or pandas)."""
     if isinstance(data, pa.RecordBatch):
@@ -33,7 +33,7 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
         for part in data:
             if not isinstance(part, pa.RecordBatch | pa.Table):
                 raise UsageError(f"rows are Arrow data, not {type(part).__name__}", hint="Give pyarrow.RecordBatch objects.")
-            yield from batches_of(part)
+            yield from to_batches(part)
     else:
         raise UsageError(
             f"rows are Arrow data, not {type(data).__name__}",
@@ -41,7 +41,7 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
-def fitted(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, extra: Sequence[str] = ()) -> pa.RecordBatch:
+def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, extra: Sequence[str] = ()) -> pa.RecordBatch:
     """The batch with exactly the table's columns, in its types. Optional columns may be left out if `fill`; columns named in
     `extra` are allowed and dropped."""
     wanted = arrow_schema(schema.fields)
@@ -106,7 +106,7 @@ def _is_lossless(column: pa.Array, cast: pa.Array) -> bool:
     return pc.all(pc.equal(back, column)).as_py() is not False
 
 
-def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
+def key_frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     """The key columns of some rows."""
     return pl.DataFrame(pa.Table.from_batches([batch.select(list(names))]))
 

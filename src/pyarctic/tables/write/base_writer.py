@@ -26,18 +26,18 @@ from pyarctic.iceberg import partition_values, remove_quietly
 from pyarctic.iceberg.delete import KeyColumns, Positions, hash_rows
 from pyarctic.iceberg.manifest import FileList, PartitionDecoder
 from pyarctic.iceberg.predicate import bind_condition, parse_condition
-from pyarctic.iceberg.read import TableView, read_pieces
+from pyarctic.iceberg.read import TableView, read_file_batches
 from pyarctic.iceberg.write import NewFile, write_position_deletes
-from pyarctic.tables.format.file_names import Place, StoreFileNames, StorePaths, StoreTarget, with_store_facts
-from pyarctic.tables.format.store_properties import BASE_BUCKETS, key_ids, key_names, write_mask
-from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted, keys_of
+from pyarctic.tables.format.file_names import Place, StoreFileNames, StorePaths, StoreTarget, parse_file_names
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, key_ids, key_names, tree_mask
+from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, to_batches
 from pyarctic.tables.write.fanout import Fanout
 
 Replace = Literal["table", "partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class OverwriteScope:
     """What an overwrite replaces: everything, the partitions its rows belong to, or those that a condition selects."""
 
     replace: Replace = "table"
@@ -84,35 +84,35 @@ def _where_null(condition: BooleanExpression, columns: Set[int]) -> BooleanExpre
     return condition
 
 
-def checked_scope(metadata: TableMetadata, replace: str, where: str | BooleanExpression | None) -> Scope:
+def parse_overwrite_scope(metadata: TableMetadata, replace: str, where: str | BooleanExpression | None) -> OverwriteScope:
     if replace not in ("table", "partitions"):
         raise UsageError(f"unknown scope of an overwrite: {replace!r}", hint="One of: table, partitions.")
     if where is None:
-        return Scope(replace="table" if replace == "table" else "partitions")
+        return OverwriteScope(replace="table" if replace == "table" else "partitions")
     if replace != "table":
         raise UsageError("an overwrite replaces touched partitions or those of a condition, not both")
-    return Scope(condition=bind_condition(metadata.schema(), parse_condition(metadata.schema(), where)))
+    return OverwriteScope(condition=bind_condition(metadata.schema(), parse_condition(metadata.schema(), where)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadWriter:
+class BaseWriter:
     """Writes rows as files of Base, or of a table without a key; nothing is committed. It can be sent elsewhere: several may
     share a load if no key comes to two of them."""
 
     view: TableView
-    scope: Scope
+    scope: OverwriteScope
     transaction_id: int = 0
 
     def files(self, data: Any, names: StoreFileNames | None = None) -> list[NewFile]:
         """Of several rows with one key the last one counts."""
         view, metadata = self.view, self.view.metadata
         keys = key_names(metadata)
-        mask = write_mask(metadata.properties, BASE_BUCKETS) if keys else 0
+        mask = tree_mask(metadata.properties, BASE_BUCKETS) if keys else 0
         names = names or StoreFileNames()
         twins = _Twins(view, names) if keys else None
         with Fanout(view, mask=mask, transaction_id=self.transaction_id, names=names) as out:
-            for batch in batches_of(data):
-                rows = fitted(batch, metadata.schema())
+            for batch in to_batches(data):
+                rows = fit_to_schema(batch, metadata.schema())
                 check_keys(rows, keys)
                 if twins is not None:
                     twins.add(rows)
@@ -130,20 +130,20 @@ class LoadWriter:
         return files
 
 
-def checked_start(view: TableView, data: Any, scope: Scope) -> Iterator[pa.RecordBatch]:
+def check_first_batch(view: TableView, data: Any, scope: OverwriteScope) -> Iterator[pa.RecordBatch]:
     """The batches of some data, of which the first was looked at: it fits the table and the scope."""
     metadata = view.metadata
-    batches = batches_of(data)
+    batches = to_batches(data)
     first = list(itertools.islice(batches, 1))
     for batch in first:
-        rows = fitted(batch, metadata.schema())
+        rows = fit_to_schema(batch, metadata.schema())
         check_keys(rows, key_names(metadata))
         if scope.condition is not None:
             _refuse_outside(metadata, scope, partition_values(metadata.spec(), metadata.schema(), rows)[1])
     return itertools.chain(first, batches)
 
 
-def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[Any, ...]]) -> None:
+def _refuse_outside(metadata: TableMetadata, scope: OverwriteScope, tuples: list[tuple[Any, ...]]) -> None:
     spec_id = metadata.default_spec_id
     for values in tuples:
         if not scope.selects(metadata, spec_id, values):
@@ -154,13 +154,13 @@ def _refuse_outside(metadata: TableMetadata, scope: Scope, tuples: list[tuple[An
             )
 
 
-def places_of(metadata: TableMetadata, files: Sequence[NewFile]) -> frozenset[Place]:
+def partitions_of(metadata: TableMetadata, files: Sequence[NewFile]) -> frozenset[Place]:
     """The partitions that get rows by new files."""
     paths = StorePaths(metadata)
     return frozenset(paths.place_of(file.spec_id, file.partition) for file in files)
 
 
-def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, new: Set[Place]) -> pl.DataFrame:
+def find_replaced_files(metadata: TableMetadata, files: FileList, scope: OverwriteScope, new: Set[Place]) -> pl.DataFrame:
     """The files of Base that go: of the replaced partitions, data and deletes. `new`: the partitions that get rows."""
     frame = files.frame()
     places = scope.partitions(metadata, frame, new)
@@ -168,11 +168,11 @@ def replaced_files(metadata: TableMetadata, files: FileList, scope: Scope, new: 
     return frame.join(chosen, on=["spec_id", "partition"], how="semi", maintain_order="left")
 
 
-def merged_by(
+def merged_by_overwrite(
     metadata: TableMetadata,
     removed: pl.DataFrame,
     changes: pl.DataFrame,
-    scope: Scope,
+    scope: OverwriteScope,
     new: Set[Place],
     transaction_id: int,
 ) -> dict[str, int]:
@@ -206,7 +206,7 @@ class _Twins:
         self._hashes: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._hashes.append(hash_rows(keys_of(rows, self._names)).to_numpy())
+        self._hashes.append(hash_rows(key_frame(rows, self._names)).to_numpy())
 
     def deletes(self, files: list[NewFile], transaction_id: int) -> Iterator[NewFile]:
         """Position deletes of the rows that are not the last with their key in their partition."""
@@ -216,7 +216,7 @@ class _Twins:
         repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
         if not len(repeated):
             return
-        nodes = with_store_facts(_listed(files), "base")
+        nodes = parse_file_names(_listed(files), "base")
         for (_, node), group in nodes.group_by("place", "node_id", maintain_order=True):
             dead = self._dead([files[number] for number in group["number"]], repeated)
             if dead:
@@ -237,9 +237,9 @@ class _Twins:
         """Files of one place, in the order they were written: positions of rows with a later twin."""
         parts = []
         for number, file in enumerate(files):
-            for piece in read_pieces(self._view.io, file.path, file.file_format, None, self._keys.top_level_ids):
+            for piece in read_file_batches(self._view.io, file.path, file.file_format, None, self._keys.top_level_ids):
                 keys = self._keys.frame(piece, {})
-                hashes = hash_rows(keys_of(piece.batch, self._names)).to_numpy()
+                hashes = hash_rows(key_frame(piece.batch, self._names)).to_numpy()
                 chosen = np.flatnonzero(np.isin(hashes, repeated))
                 at = [pl.Series("file", np.full(len(chosen), number)), pl.Series("position", chosen + piece.position)]
                 parts.append(keys[chosen].with_columns(at))

@@ -29,8 +29,8 @@ from pyarctic.tables.format.change_columns import (
     UPDATE_BEFORE,
 )
 from pyarctic.tables.format.file_names import FileKind, StoreFileNames
-from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, write_mask
-from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted
+from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, tree_mask
+from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, to_batches
 from pyarctic.tables.write.fanout import Fanout
 from pyarctic.tables.write.partition_moves import Moves
 
@@ -49,10 +49,10 @@ class ChangeWriter:
 
     def files(self, data: Any, names: StoreFileNames | None = None, moves: Moves | None = None) -> list[NewFile]:
         """With `moves` the rows that keys have in other partitions are deleted there."""
-        mask = write_mask(self.view.metadata.properties, CHANGE_BUCKETS)
+        mask = tree_mask(self.view.metadata.properties, CHANGE_BUCKETS)
         with Fanout(self.view, mask=mask, extra_fields=(FILE_OFFSET,), names=names) as out:
             writer = _Writer(key_names(self.view.metadata), out, self.mode, moves)
-            for batch in batches_of(data):
+            for batch in to_batches(data):
                 if batch.num_rows or self.mode == "cdc":
                     writer.write(*self.understood(batch, looks_up=moves is not None))
         return out.files
@@ -66,7 +66,7 @@ class ChangeWriter:
             _require([f.name for f in metadata.schema().fields if sources & set(Schema(f).field_ids)], batch)
         # Who reads changes elsewhere gets these columns too, and may hand them on.
         extra = CHANGE_COLUMNS if self.mode == "cdc" else ()
-        rows = fitted(batch, metadata.schema(), fill=self.mode == "delete", extra=[*extra])
+        rows = fit_to_schema(batch, metadata.schema(), fill=self.mode == "delete", extra=[*extra])
         check_keys(rows, key_names(metadata))
         return rows, actions
 

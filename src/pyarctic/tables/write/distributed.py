@@ -25,9 +25,9 @@ from pyarctic.iceberg.write import NewFile
 from pyarctic.tables.format.change_columns import CHANGE_ACTION, UPDATE_AFTER, UPDATE_BEFORE
 from pyarctic.tables.format.file_names import StoreFileNames
 from pyarctic.tables.format.key_hash import key_hashes
-from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, key_names, store_of, write_mask
-from pyarctic.tables.write.arrow_rows import fitted
-from pyarctic.tables.write.base_writer import LoadWriter
+from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, key_names, store_of, tree_mask
+from pyarctic.tables.write.arrow_rows import fit_to_schema
+from pyarctic.tables.write.base_writer import BaseWriter
 from pyarctic.tables.write.change_writer import ChangeWriter
 from pyarctic.tables.write.partition_moves import Moves
 
@@ -37,7 +37,7 @@ _RUN = "\0run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distribution:
+class WriterAssignment:
     """Numbers of writers, out of some columns."""
 
     schema: Schema
@@ -50,12 +50,12 @@ class Distribution:
     numbers can tell apart, one for each partition."""
 
     @classmethod
-    def of(cls, view: TableView, parallelism: int) -> Distribution:
+    def of(cls, view: TableView, parallelism: int) -> WriterAssignment:
         metadata = view.metadata
         schema, keys = metadata.schema(), key_names(metadata)
         if keys:
             bucket = CHANGE_BUCKETS if store_of(metadata.properties) == "change" else BASE_BUCKETS
-            nodes = write_mask(metadata.properties, bucket) + 1
+            nodes = tree_mask(metadata.properties, bucket) + 1
             writers = max(nodes, 1 << (max(parallelism, 1) - 1).bit_length())
             return cls(schema=schema, keys=keys, columns=keys, view=view, writers=writers)
         sources = {field.source_id for field in metadata.spec().fields}
@@ -67,7 +67,7 @@ class Distribution:
         fields = [self.schema.find_field(name) for name in self.columns]
         rows = pa.RecordBatch.from_arrays(list(columns), names=list(self.columns))
         try:
-            told = fitted(rows, Schema(*fields))
+            told = fit_to_schema(rows, Schema(*fields))
             if self.keys:
                 hashes = key_hashes(told.columns, [field.field_type for field in fields])
                 return pa.array((hashes & np.int32(self.writers - 1)).astype(np.int32))
@@ -79,7 +79,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class WriterResult:
     """What a writer among many has to say: the files it wrote, as JSON, or what was wrong."""
 
     files: tuple[dict[str, Any], ...] = ()
@@ -89,26 +89,26 @@ class Answer:
         return {"files": self.files, "error": self.error}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Answer:
+    def from_json(cls, document: Mapping[str, Any]) -> WriterResult:
         return cls(files=tuple(document["files"]), error=document["error"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileWriter:
+class DistributedWriter:
     """One of many writers, to be sent elsewhere. Rows of a keyed table come to it sorted by key and `order`; columns of the
     order that the table does not have are left out. If keys are looked up, the rows they have now come first, marked as
     old."""
 
-    writer: ChangeWriter | LoadWriter
+    writer: ChangeWriter | BaseWriter
     operation: int
     """Told in the names of all files: what lost writers left can be found by it."""
     order: tuple[str, ...] = ()
     looked_up: tuple[str, ...] = ()
     """The columns of old rows."""
 
-    def answer(self, data: Iterator[pa.RecordBatch], task: int, attempt: int) -> Answer:
+    def answer(self, data: Iterator[pa.RecordBatch], task: int, attempt: int) -> WriterResult:
         files = self._files(data, StoreFileNames(task, attempt, self.operation))
-        return Answer(files=tuple(file_to_json(file) for file in files))
+        return WriterResult(files=tuple(file_to_json(file) for file in files))
 
     def _files(self, data: Iterator[pa.RecordBatch], names: StoreFileNames) -> list[NewFile]:
         metadata = self.writer.view.metadata
@@ -121,7 +121,7 @@ class FileWriter:
         old, new = _told_apart(data)
         fields = Schema(*(schema.find_field(name) for name in self.looked_up))
         found = pa.Table.from_batches(
-            [fitted(batch.select(self.looked_up), fields) for batch in old], arrow_schema(fields.fields)
+            [fit_to_schema(batch.select(self.looked_up), fields) for batch in old], arrow_schema(fields.fields)
         )
         return self.writer.files(rows.checked(new), names, Moves(schema, keys, found))
 
@@ -191,7 +191,7 @@ class _Checked:
             return
         chosen = rows.filter(pa.array(tied.to_numpy()))
         known = {field.name for field in self._schema.fields}
-        told = fitted(chosen.select([n for n in chosen.schema.names if n in known]), self._schema, fill=True)
+        told = fit_to_schema(chosen.select([n for n in chosen.schema.names if n in known]), self._schema, fill=True)
         codes, _ = partition_values(self._view.metadata.spec(), self._schema, told)
         partitions = pl.Series(codes) * int(not self._everywhere)
         twice = pl.DataFrame({_RUN: runs.filter(tied), "partition": partitions}).is_duplicated()

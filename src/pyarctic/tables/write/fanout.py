@@ -14,8 +14,8 @@ from pyiceberg.types import NestedField
 
 from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.read import TableView
-from pyarctic.iceberg.write import NewFile, Rolling, Target, positive_property
-from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema, worthy_dictionaries
+from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy, positive_property
+from pyarctic.iceberg.write.parquet import DataFileWriter, choose_dictionaries, file_schema
 from pyarctic.tables.format.file_names import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import key_names, store_of
@@ -52,7 +52,7 @@ class Fanout:
         self._spec = metadata.spec()
         self._schema = metadata.schema()
         self._keys = [self._schema.find_field(name) for name in key_names(metadata)]
-        self._rolling = Rolling(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
+        self._rolling = RollingPolicy(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
         self._writers: dict[tuple[Place, int, FileKind], DataFileWriter] = {}
         """By partition, node and kind."""
         self._dictionaries: list[str] | None = None
@@ -90,7 +90,7 @@ class Fanout:
         that is named, each with its own values of the extra column."""
         if self._dictionaries is None and rows.num_rows:
             # The extra column counts: hardly a value comes twice.
-            self._dictionaries = worthy_dictionaries(file_schema(self._schema.fields), rows)
+            self._dictionaries = choose_dictionaries(file_schema(self._schema.fields), rows)
         order, runs = places.runs()
         if order is not None:
             rows = rows.take(order)
@@ -115,10 +115,10 @@ class Fanout:
             )
         return self._writers[key]
 
-    def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> Target:
+    def _target(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> FileTarget:
         metadata, io, spec_id = self._view.metadata, self._view.io, self._spec.spec_id
         if store_of(metadata.properties) is None:
-            return Target(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._names)
+            return FileTarget(metadata=metadata, io=io, spec_id=spec_id, partition=partition, names=self._names)
         return StoreTarget(
             metadata=metadata,
             io=io,

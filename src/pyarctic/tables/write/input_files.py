@@ -64,7 +64,7 @@ class InputFile:
                     source.close()
 
 
-def input_file(name: str, input_format: str | None = None, stream: BinaryIO | None = None) -> InputFile:
+def open_input_file(name: str, input_format: str | None = None, stream: BinaryIO | None = None) -> InputFile:
     """A file by its name; its ending says what it is, unless `input_format` does."""
     path = Path(name)
     stem = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
@@ -78,10 +78,10 @@ def input_file(name: str, input_format: str | None = None, stream: BinaryIO | No
     return InputFile(name=name, format=told, stream=stream)
 
 
-def schema_like(name: str) -> pa.Schema:
+def infer_schema(name: str) -> pa.Schema:
     """The schema of a Parquet file, for a new table. Nanoseconds become microseconds, the finest that tables of format
     version 2 have."""
-    file = input_file(name, "parquet")
+    file = open_input_file(name, "parquet")
     with _understanding(file):
         found = pq.read_schema(file.name)
     fields = [

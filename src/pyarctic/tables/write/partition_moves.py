@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.tables.write.arrow_rows import fitted
+from pyarctic.tables.write.arrow_rows import fit_to_schema
 from pyarctic.tables.write.fanout import Fanout
 
 _PARTITION, _ROUND = "\0partition", "\0round"
@@ -62,4 +62,4 @@ class Moves:
     def _batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
         batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        return fitted(batches[0], self._schema, fill=True)
+        return fit_to_schema(batches[0], self._schema, fill=True)

@@ -15,18 +15,25 @@ from pyiceberg.schema import Schema
 
 from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unavailable, Unsupported, UsageError
 from pyarctic.iceberg import file_from_json, remove_quietly
-from pyarctic.iceberg.commit import Change, Once
-from pyarctic.iceberg.delete import KeyIndex, codes_of
+from pyarctic.iceberg.commit import Change, NumberedStep
+from pyarctic.iceberg.delete import KeyIndex, encode_keys
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import NewFile, random_id
 from pyarctic.tables.commit_outcomes import remove_outputs
-from pyarctic.tables.format.merged_sequence import SUMMARY, merged_sequences, write_merged
+from pyarctic.tables.format.merged_sequence import MERGED_SUMMARY, merged_sequences, write_merged_sequences
 from pyarctic.tables.format.transactions import COMMITTED, ENDED
-from pyarctic.tables.write.arrow_rows import batches_of, check_keys, fitted, keys_of
-from pyarctic.tables.write.base_writer import LoadWriter, Scope, checked_start, merged_by, places_of, replaced_files
+from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, to_batches
+from pyarctic.tables.write.base_writer import (
+    BaseWriter,
+    OverwriteScope,
+    check_first_batch,
+    find_replaced_files,
+    merged_by_overwrite,
+    partitions_of,
+)
 from pyarctic.tables.write.change_writer import ChangeMode, ChangeWriter
-from pyarctic.tables.write.distributed import Answer, FileWriter
+from pyarctic.tables.write.distributed import DistributedWriter, WriterResult
 from pyarctic.tables.write.partition_moves import Moves
 
 if TYPE_CHECKING:
@@ -35,18 +42,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class CommitNote:
     """What a commit says beside its files."""
 
     summary: Mapping[str, str] = field(default_factory=dict)
-    once: Once | None = None
+    once: NumberedStep | None = None
 
 
 _NOT_COMMITTED = (Conflict, Rejected, UsageError, Unsupported, Damaged, Unavailable)
 """Nothing is in the table after these. After any other error that is not known."""
 
 
-class Write(ABC):
+class PreparedWrite(ABC):
     """A prepared write."""
 
     table: Table
@@ -70,18 +77,18 @@ class Write(ABC):
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Refuse rows with such columns if they cannot be written."""
-        fitted(_no_rows(schema), self.table.schema)
+        fit_to_schema(_no_rows(schema), self.table.schema)
 
-    def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> FileWriter:
+    def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> DistributedWriter:
         """Begin, and give what many writers are sent. Its names are its own."""
-        return FileWriter(writer=self.writer(), operation=random_id(), order=tuple(order), looked_up=tuple(looked_up))
+        return DistributedWriter(writer=self.writer(), operation=random_id(), order=tuple(order), looked_up=tuple(looked_up))
 
-    def files_of(self, answers: Iterable[Answer]) -> list[NewFile]:
+    def files_of(self, answers: Iterable[WriterResult]) -> list[NewFile]:
         """The files that writers answered with."""
         decoder = PartitionDecoder(self.view.metadata)
         return [file_from_json(file, decoder) for answer in answers for file in answer.files]
 
-    def abandon(self, answers: Iterable[Answer]) -> None:
+    def abandon(self, answers: Iterable[WriterResult]) -> None:
         """Remove what writers wrote: it will not be committed."""
         remove_quietly(self.view.io, [file["path"] for answer in answers for file in answer.files])
 
@@ -90,26 +97,26 @@ class Write(ABC):
         """Write rows and commit them; gives the snapshot, or None if there was nothing to write."""
 
     @abstractmethod
-    def writer(self) -> ChangeWriter | LoadWriter:
+    def writer(self) -> ChangeWriter | BaseWriter:
         """Begin, and give what writes the files."""
 
-    def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
+    def commit(self, files: Sequence[NewFile], note: CommitNote | None = None) -> int | None:
         """Make all files visible, by one commit; gives the snapshot, or None if there was nothing to change. What cannot be
         committed is removed."""
         try:
-            return self._commit(files, note or Note())
+            return self._commit(files, note or CommitNote())
         except _NOT_COMMITTED:
             remove_outputs(self.store, [file.path for file in files], since=self.prepared_on)
             raise
 
     @abstractmethod
-    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None: ...
+    def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None: ...
 
 
-class PlainWrite(Write):
+class UnkeyedWrite(PreparedWrite):
     """Rows into a table without a primary key: files are added, and by an overwrite others replaced."""
 
-    def __init__(self, table: Table, scope: Scope, *, appends: bool) -> None:
+    def __init__(self, table: Table, scope: OverwriteScope, *, appends: bool) -> None:
         super().__init__(table)
         self._scope = scope
         self._appends = appends
@@ -117,17 +124,17 @@ class PlainWrite(Write):
     def rows(self, data: Any) -> int | None:
         return self.commit(self.writer().files(data))
 
-    def writer(self) -> LoadWriter:
-        return LoadWriter(view=self.view, scope=self._scope)
+    def writer(self) -> BaseWriter:
+        return BaseWriter(view=self.view, scope=self._scope)
 
-    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+    def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
         table, add = self.table, tuple(files)
         if self._appends:
             return _appended(table, add, note) if add else None
 
         def plan() -> Change | None:
             metadata = table.view.metadata
-            removed = replaced_files(metadata, table.file_list, self._scope, places_of(metadata, add))
+            removed = find_replaced_files(metadata, table.file_list, self._scope, partitions_of(metadata, add))
             if not add and removed.is_empty():
                 return None
             return Change(
@@ -142,7 +149,7 @@ class PlainWrite(Write):
         return table._commit_alone(plan)
 
 
-class ChangeWrite(Write):
+class ChangeWrite(PreparedWrite):
     """Changes of a keyed table."""
 
     table: KeyedTable
@@ -169,37 +176,37 @@ class ChangeWrite(Write):
     def rows(self, data: Any) -> int | None:
         moves = None
         if self._across:
-            data = list(batches_of(data))
+            data = list(to_batches(data))
             moves = self._moves(data)
         return self.commit(self.writer().files(data, moves=moves))
 
     def writer(self) -> ChangeWriter:
         return ChangeWriter(view=self.view, mode=self._mode)
 
-    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+    def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
         return _appended(self.table.change_store, tuple(files), note) if files else None
 
     def _moves(self, batches: list[pa.RecordBatch]) -> Moves:
         """Look up where the keys of some rows are now."""
         schema, names = self.table.schema, self.table.primary_key
-        rows = [fitted(batch, schema, fill=self._mode == "delete") for batch in batches]
+        rows = [fit_to_schema(batch, schema, fill=self._mode == "delete") for batch in batches]
         for batch in rows:
             check_keys(batch, names)
-        asked = pl.concat([keys_of(batch, names) for batch in rows]) if rows else None
+        asked = pl.concat([key_frame(batch, names) for batch in rows]) if rows else None
         scan = self.table.scan(list(self.moved_columns))
         found: Iterable[pa.RecordBatch] = ()
         if asked is not None and asked.height:
-            index = KeyIndex([codes_of(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
-            found = (batch.filter(pa.array(index.marked(keys_of(batch, names), 0))) for batch in scan.batches())
+            index = KeyIndex([encode_keys(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
+            found = (batch.filter(pa.array(index.marked(key_frame(batch, names), 0))) for batch in scan.batches())
         return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
 
 
-class BaseWrite(Write):
+class BaseWrite(PreparedWrite):
     """Rows straight into Base."""
 
     table: KeyedTable
 
-    def __init__(self, table: KeyedTable, scope: Scope) -> None:
+    def __init__(self, table: KeyedTable, scope: OverwriteScope) -> None:
         super().__init__(table)
         self._scope = scope
         self._begun: list[int] = []
@@ -208,7 +215,7 @@ class BaseWrite(Write):
             scope.partitions(table.view.metadata, files.frame(), frozenset())
 
     def rows(self, data: Any) -> int | None:
-        batches = checked_start(self.table.view, data, self._scope)  # and what is wrong from the first row on
+        batches = check_first_batch(self.table.view, data, self._scope)  # and what is wrong from the first row on
         writer = self.writer()
         try:
             files = writer.files(batches)
@@ -217,11 +224,11 @@ class BaseWrite(Write):
             raise
         return self.commit(files)
 
-    def writer(self) -> LoadWriter:
+    def writer(self) -> BaseWriter:
         self._begun = [self.table._begin()]
-        return LoadWriter(view=self.view, scope=self._scope, transaction_id=self._begun[0])
+        return BaseWriter(view=self.view, scope=self._scope, transaction_id=self._begun[0])
 
-    def abandon(self, answers: Iterable[Answer]) -> None:
+    def abandon(self, answers: Iterable[WriterResult]) -> None:
         super().abandon(answers)
         self._give_up()
 
@@ -230,7 +237,7 @@ class BaseWrite(Write):
         with contextlib.suppress(ArcticError):
             self.table._end(self._begun)
 
-    def commit(self, files: Sequence[NewFile], note: Note | None = None) -> int | None:
+    def commit(self, files: Sequence[NewFile], note: CommitNote | None = None) -> int | None:
         try:
             done = super().commit(files, note)
         except _NOT_COMMITTED:
@@ -240,16 +247,16 @@ class BaseWrite(Write):
             self._give_up()
         return done
 
-    def _commit(self, files: Sequence[NewFile], note: Note) -> int | None:
+    def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
         return self.table._commit_alone(lambda: self._replacing(tuple(files), note))
 
-    def _replacing(self, files: tuple[NewFile, ...], note: Note) -> Change | None:
+    def _replacing(self, files: tuple[NewFile, ...], note: CommitNote) -> Change | None:
         """The overwrite as a change of Base as it is now."""
         table, scope = self.table, self._scope
         metadata, io = table.view.metadata, table.view.io
-        new = places_of(metadata, files)
-        removed = replaced_files(metadata, table.file_list, scope, new)
-        merged = merged_by(metadata, removed, table.change_store.file_list.frame(), scope, new, self._begun[-1])
+        new = partitions_of(metadata, files)
+        removed = find_replaced_files(metadata, table.file_list, scope, new)
+        merged = merged_by_overwrite(metadata, removed, table.change_store.file_list.frame(), scope, new, self._begun[-1])
         known = merged_sequences(metadata, io, metadata.current_snapshot())
         if any(known.get(path, -1) > self._begun[-1] for path in merged):
             # What came first has hidden later changes than this transaction would. It takes place after it all then.
@@ -266,15 +273,15 @@ class BaseWrite(Write):
             once=note.once,
             snapshot_properties={
                 **note.summary,
-                **SUMMARY,
+                **MERGED_SUMMARY,
                 COMMITTED: str(self._begun[-1]),
                 ENDED: ",".join(map(str, self._begun)),
             },
         )
-        return dataclasses.replace(change, statistics=(write_merged(metadata, io, change.snapshot_id, merged),))
+        return dataclasses.replace(change, statistics=(write_merged_sequences(metadata, io, change.snapshot_id, merged),))
 
 
-def _appended(table: Table, files: tuple[NewFile, ...], note: Note) -> int | None:
+def _appended(table: Table, files: tuple[NewFile, ...], note: CommitNote) -> int | None:
     return table._append(add=files, once=note.once, snapshot_properties=note.summary).snapshot_id
 
 

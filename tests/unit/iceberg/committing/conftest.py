@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from tests import changes
 
 SCHEMA = Schema(
@@ -86,7 +86,7 @@ def ids(table: Table, branch: str = "main") -> list[int]:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    close_gaps()
+    apply_patches()
     catalog = SqlCatalog("lab", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
     catalog.create_namespace("db")
     yield Lab(catalog, tmp_path, count(1))

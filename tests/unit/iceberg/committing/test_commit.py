@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import AssertTableUUID, UpgradeFormatVersionUpdate
 
-from pyarctic.iceberg.catalog.pyiceberg_patches import close_gaps
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Rejected, commit
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
@@ -61,7 +61,7 @@ def assert_true_totals(table: Table) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_the_whole_life_on_every_catalog(any_catalog: FreshCatalog, version: int, partitioned: bool) -> None:
     """Append, delete, rewrite with deletes arriving, rewrite of manifests, properties: rows and totals are right."""
-    close_gaps()
+    apply_patches()
     table = any_catalog.catalog.create_table(
         f"{any_catalog.namespace}.t",
         schema=SCHEMA,

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from pyarctic.iceberg.write.parquet.data_file_writer import (
         DataFileWriter,
         ParquetSettings,
-        described_data_file,
+        choose_dictionaries,
+        describe_data_file,
         file_schema,
         leaf_paths,
-        worthy_dictionaries,
     )
     from pyarctic.iceberg.write.parquet.footer import NotCopyable, ParquetSchema
-    from pyarctic.iceberg.write.parquet.row_group_source import ParquetSource
+    from pyarctic.iceberg.write.parquet.row_group_source import RowGroupSource
     from pyarctic.iceberg.write.parquet.row_group_writer import RowGroupWriter
 
 __all__ = [
@@ -24,12 +24,12 @@ __all__ = [
     "NotCopyable",
     "ParquetSchema",
     "ParquetSettings",
-    "ParquetSource",
+    "RowGroupSource",
     "RowGroupWriter",
-    "described_data_file",
+    "choose_dictionaries",
+    "describe_data_file",
     "file_schema",
     "leaf_paths",
-    "worthy_dictionaries",
 ]
 
 __getattr__ = lazy_exports(
@@ -38,13 +38,13 @@ __getattr__ = lazy_exports(
         "data_file_writer": (
             "DataFileWriter",
             "ParquetSettings",
-            "described_data_file",
+            "describe_data_file",
             "file_schema",
             "leaf_paths",
-            "worthy_dictionaries",
+            "choose_dictionaries",
         ),
         "footer": ("NotCopyable", "ParquetSchema"),
-        "row_group_source": ("ParquetSource",),
+        "row_group_source": ("RowGroupSource",),
         "row_group_writer": ("RowGroupWriter",),
     },
 )

@@ -18,10 +18,10 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifest.reader import DATA
 from pyarctic.iceberg.read.projection import arrow_type, is_encoded
 from pyarctic.iceberg.storage import remove_quietly
-from pyarctic.iceberg.write.new_file import NewFile, Target
+from pyarctic.iceberg.write.new_file import FileTarget, NewFile
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 from pyarctic.iceberg.write.properties import number, positive_property
-from pyarctic.iceberg.write.rolling import NEAR_ENOUGH, Rolling
+from pyarctic.iceberg.write.rolling import ROLL_TOLERANCE, RollingPolicy
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _TRIED_ROWS = 32 << 10
@@ -90,11 +90,11 @@ class DataFileWriter:
 
     def __init__(
         self,
-        target: Target,
+        target: FileTarget,
         *,
         extra_fields: Sequence[NestedField] = (),
         sort_order_id: int | None = None,
-        rolling: Rolling | None = None,
+        rolling: RollingPolicy | None = None,
         dictionaries: Sequence[str] | None = None,
         memory_bytes: int | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class DataFileWriter:
         self._schema = file_schema(self._fields)
         self._settings = ParquetSettings.of(target.metadata.properties)
         self._row_group_bytes = min(self._settings.row_group_bytes, memory_bytes or self._settings.row_group_bytes)
-        self._rolling = rolling or Rolling(target_bytes=self._settings.target_bytes)
+        self._rolling = rolling or RollingPolicy(target_bytes=self._settings.target_bytes)
         self._sort_order_id = sort_order_id
         self._dictionaries = dictionaries
         self._floats = [index for index, field in enumerate(self._schema) if pa.types.is_floating(field.type)]
@@ -168,7 +168,7 @@ class DataFileWriter:
         full_group = self._waiting_bytes >= self._row_group_bytes or self._waiting_rows >= self._settings.row_group_rows
         if full_file or full_group:
             self._flush()
-        if self._open and self._file_bytes() >= goal * (NEAR_ENOUGH if full_file else 1):
+        if self._open and self._file_bytes() >= goal * (ROLL_TOLERANCE if full_file else 1):
             self._finish()
 
     @property
@@ -202,7 +202,7 @@ class DataFileWriter:
         if self._open is None:
             schema = _with_dictionaries(self._schema, self._waiting)
             if self._dictionaries is None:
-                self._dictionaries = worthy_dictionaries(self._schema, self._waiting[0])
+                self._dictionaries = choose_dictionaries(self._schema, self._waiting[0])
             self._open = _OpenDataFile(self._target, self._settings, schema, len(self._floats), self._dictionaries)
         table = _joined(self._waiting, self._open.schema)
         before = self._open.stream.tell()
@@ -221,7 +221,7 @@ class DataFileWriter:
         metadata = done.close()
         self._open = None
         self.files.append(
-            described_data_file(self._target, done.path, done.size, metadata, self._fields, nans, self._sort_order_id)
+            describe_data_file(self._target, done.path, done.size, metadata, self._fields, nans, self._sort_order_id)
         )
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -242,7 +242,12 @@ class DataFileWriter:
 
 class _OpenDataFile:
     def __init__(
-        self, target: Target, settings: ParquetSettings, schema: pa.Schema, floats: int, dictionaries: Sequence[str] | None
+        self,
+        target: FileTarget,
+        settings: ParquetSettings,
+        schema: pa.Schema,
+        floats: int,
+        dictionaries: Sequence[str] | None,
     ) -> None:
         self.path = target.new_path(".parquet")
         self.stream = target.io.new_output(self.path).create()
@@ -271,7 +276,7 @@ def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
     )
 
 
-def worthy_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
+def choose_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
     """Paths of the columns to encode with a dictionary: not those in which hardly a value comes twice. A dictionary of them
     would cost more time than all the rest, and no less space."""
     sample = rows.slice(0, _SAMPLED_ROWS)
@@ -309,8 +314,8 @@ def _recoded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return array.dictionary_encode() if pa.types.is_dictionary(wanted) else array.cast(wanted)
 
 
-def described_data_file(
-    target: Target,
+def describe_data_file(
+    target: FileTarget,
     path: str,
     size: int,
     metadata: pq.FileMetaData,

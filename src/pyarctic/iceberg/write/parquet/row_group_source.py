@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg.read.data_files import damage_told
+from pyarctic.iceberg.read.data_files import translate_damage
 from pyarctic.iceberg.write.parquet.footer import Chunk, Footer, NotCopyable, ParquetSchema, RowGroup, parse_footer
 from pyarctic.iceberg.write.parquet.thrift import number, read_struct
 
@@ -41,7 +41,7 @@ class Readable(Protocol):
     def tell(self) -> int: ...
 
 
-class ParquetSource:
+class RowGroupSource:
     """A Parquet file whose row groups can be copied. The stream must stay open as long as they are; closing it is up to
     whoever opened it."""
 
@@ -56,7 +56,7 @@ class ParquetSource:
     @classmethod
     def open(cls, stream: Readable, path: str) -> Self:
         """Reads the footer only. Raises NotCopyable for what cannot be copied, and Damaged."""
-        with damage_told(path):
+        with translate_damage(path):
             stream.seek(0, os.SEEK_END)
             size = stream.tell()
             tail = _read(stream, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES))
@@ -95,7 +95,7 @@ class ParquetSource:
             less._footer = self._footer.without_last()
         return less
 
-    def fits(self, other: ParquetSource) -> bool:
+    def fits(self, other: RowGroupSource) -> bool:
         """Can row groups of both stand in one file?"""
         return self.schema == other.schema
 
@@ -122,7 +122,7 @@ class ParquetSource:
         return [found[part] for part in ranges]
 
     def read(self, start: int, length: int) -> bytes:
-        with damage_told(self.path):
+        with translate_damage(self.path):
             if start < self._tail_start and self._stream is not None:
                 return _read(self._stream, start, length)
             start -= self._tail_start

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pyarctic._version import __version__
 from pyarctic.iceberg.write.parquet.footer import ICEBERG_SCHEMA, Chunk, NotCopyable, ParquetSchema, RowGroup, key_of
-from pyarctic.iceberg.write.parquet.row_group_source import MAGIC, ParquetSource, Range, nonsense_told
+from pyarctic.iceberg.write.parquet.row_group_source import MAGIC, Range, RowGroupSource, nonsense_told
 from pyarctic.iceberg.write.parquet.thrift import (
     BINARY,
     I16,
@@ -37,8 +37,6 @@ from pyarctic.iceberg.write.parquet.thrift import (
     number,
     read_struct,
 )
-
-__all__ = ["NotCopyable", "ParquetSchema", "ParquetSource", "RowGroup", "RowGroupWriter"]
 
 _MOST_ORDINAL = (1 << 15) - 1
 _CREATED_BY = f"pyarctic version {__version__}".encode()
@@ -65,7 +63,7 @@ class _Moved:
 class _Part:
     """Row groups' bytes from one source, in the order they are written in."""
 
-    source: ParquetSource
+    source: RowGroupSource
     ranges: list[Range] = field(default_factory=list)
 
 
@@ -88,7 +86,7 @@ class RowGroupWriter:
         """Bytes written so far; the footer is yet to come."""
         return self._position
 
-    def append(self, source: ParquetSource, index: int, beside: ParquetSource | None = None) -> None:
+    def append(self, source: RowGroupSource, index: int, beside: RowGroupSource | None = None) -> None:
         """Copy one row group, and behind its columns those of `beside`, a file of one row group with as many rows.
 
         Raises NotCopyable before anything is written. After any other error the file is worth nothing."""
@@ -97,7 +95,7 @@ class RowGroupWriter:
             raise NotCopyable(f"{source.path}: row group {index} has {group.rows} rows, the columns beside it have others")
         self._append(source, [group], beside)
 
-    def append_all(self, source: ParquetSource) -> None:
+    def append_all(self, source: RowGroupSource) -> None:
         """Copy all row groups of a file, with as few reads as their places allow."""
         self._append(source, source.groups, None)
 
@@ -130,7 +128,7 @@ class RowGroupWriter:
         self._write(end)
         return pq.read_metadata(pa.BufferReader(MAGIC + end))
 
-    def _append(self, source: ParquetSource, groups: Sequence[RowGroup], beside: ParquetSource | None) -> None:
+    def _append(self, source: RowGroupSource, groups: Sequence[RowGroup], beside: RowGroupSource | None) -> None:
         schema, key_values = self._admitted(source, beside)
         parts = [_Part(source)] if beside is None else [_Part(source), _Part(beside)]
         position = self._position
@@ -151,7 +149,7 @@ class RowGroupWriter:
             for piece in part.source.pieces(part.ranges):
                 self._write(piece)
 
-    def _admitted(self, source: ParquetSource, beside: ParquetSource | None) -> tuple[ParquetSchema, tuple[bytes, ...]]:
+    def _admitted(self, source: RowGroupSource, beside: RowGroupSource | None) -> tuple[ParquetSchema, tuple[bytes, ...]]:
         schema, key_values = source.schema, source.footer.key_values
         if beside is not None:
             with nonsense_told(source.path):
@@ -217,7 +215,7 @@ def _start_of_chunk(entry: tuple[int, Chunk]) -> int:
     return entry[1].start
 
 
-def _indexes(source: ParquetSource, chunks: Sequence[Chunk], places: dict[int, int]) -> tuple[list[bytes], list[bytes]]:
+def _indexes(source: RowGroupSource, chunks: Sequence[Chunk], places: dict[int, int]) -> tuple[list[bytes], list[bytes]]:
     """The column indexes as they are, the offset indexes for chunks at their new places; empty where there is none."""
     wanted = [chunk.column_index or (0, 0) for chunk in chunks] + [chunk.offset_index or (0, 0) for chunk in chunks]
     ranges = [part for part in wanted if part[1]]

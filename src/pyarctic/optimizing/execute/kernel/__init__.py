@@ -11,16 +11,39 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.optimizing.execute.kernel.execution import execute
-    from pyarctic.optimizing.execute.kernel.inputs import Bench
-    from pyarctic.optimizing.execute.kernel.key_ranges import Ranging, Written, failure_parcel, joined, sampled, together
+    from pyarctic.optimizing.execute.kernel.inputs import JobContext
+    from pyarctic.optimizing.execute.kernel.key_ranges import (
+        RangePartitioner,
+        RangeResult,
+        combine_results,
+        combine_samples,
+        failure_parcel,
+        sample_keys,
+    )
 
-__all__ = ["Bench", "Ranging", "Written", "execute", "failure_parcel", "joined", "sampled", "together"]
+__all__ = [
+    "JobContext",
+    "RangePartitioner",
+    "RangeResult",
+    "combine_results",
+    "combine_samples",
+    "execute",
+    "failure_parcel",
+    "sample_keys",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "execution": ("execute",),
-        "inputs": ("Bench",),
-        "key_ranges": ("Ranging", "Written", "failure_parcel", "joined", "sampled", "together"),
+        "inputs": ("JobContext",),
+        "key_ranges": (
+            "RangePartitioner",
+            "RangeResult",
+            "failure_parcel",
+            "combine_results",
+            "sample_keys",
+            "combine_samples",
+        ),
     },
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.delete import Positions
-from pyarctic.iceberg.read import ReadFile
+from pyarctic.iceberg.read import DataFileReader
 from pyarctic.iceberg.write import NewFile, write_position_deletes, write_vectors
 from pyarctic.optimizing.execute.kernel.inputs import Attempt
 from pyarctic.optimizing.protocol.tasks import TaskResult
@@ -44,7 +44,7 @@ class _Conversion:
 
     def run(self) -> None:
         for file in self._attempt.reading().files():
-            everything = file.all_dead_positions()
+            everything = file.find_deleted_positions()
             # Not those found dead by their keys already: deletes beyond the memory are asked before a file comes up.
             new = np.setdiff1d(everything, file.named_positions(), assume_unique=True)
             self.found += len(new)
@@ -63,7 +63,7 @@ class _Conversion:
     def _with_vectors(self) -> bool:
         return self._attempt.job.metadata.format_version >= 3
 
-    def _is_shared(self, file: ReadFile) -> bool:
+    def _is_shared(self, file: DataFileReader) -> bool:
         """Whether one file tells of many data files. Vectors share a Puffin file anyway. A position delete file about one
         data file leaves the table together with it, so that is the default; small files will leave together."""
         granularity = self._attempt.job.metadata.properties.get("write.delete.granularity", "file")

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import opened, remove_quietly
-from pyarctic.iceberg.delete import refuse_encrypted
-from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, ReadFile, kept
-from pyarctic.iceberg.write import NEAR_ENOUGH, NewFile, Rolling, Target
+from pyarctic.iceberg import open_input, remove_quietly
+from pyarctic.iceberg.delete import check_not_encrypted
+from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, DataFileReader, filter_rows
+from pyarctic.iceberg.write import ROLL_TOLERANCE, FileTarget, NewFile, RollingPolicy
 from pyarctic.iceberg.write.parquet import (
     NotCopyable,
     ParquetSchema,
     ParquetSettings,
-    ParquetSource,
+    RowGroupSource,
     RowGroupWriter,
-    described_data_file,
+    describe_data_file,
     file_schema,
 )
 from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt
@@ -80,25 +80,25 @@ class Copier:
         largest = untouched.top_k(_LOOKED_AT, by="record_count")
         copied = 0
         for path, rows in largest.select("file_path", "record_count").iter_rows():
-            with opened(self._attempt.bench.io, path) as stream:
+            with open_input(self._attempt.bench.io, path) as stream:
                 source = _source(stream, path)
                 copied += rows if source is not None and self._copyable(source, set()) else 0
         return copied >= _WORTHWHILE * int(largest["record_count"].sum())
 
     def run(self) -> list[NewFile]:
         for file in self._sources.files():
-            with opened(self._attempt.bench.io, file.path) as stream:
+            with open_input(self._attempt.bench.io, file.path) as stream:
                 rows = self._take(file, _source(stream, file.path))
             self.count.add(file, rows, is_replaced=file.path in self._numbers)
             self._attempt.progress(file.row["record_count"], file.row["file_size_bytes"])
         return self._output.finish()
 
-    def _take(self, file: ReadFile, source: ParquetSource | None) -> int:
+    def _take(self, file: DataFileReader, source: RowGroupSource | None) -> int:
         """Gives the number of rows that were read."""
-        refuse_encrypted(file.path, file.row["key_metadata_bytes"])
-        if source is None or file.asks_keys or not self._copyable(source, set()):
+        check_not_encrypted(file.path, file.row["key_metadata_bytes"])
+        if source is None or file.needs_keys or not self._copyable(source, set()):
             return self._encode(file, None)
-        dead = file.all_dead_positions()
+        dead = file.find_deleted_positions()
         starts = list(accumulate((group.rows for group in source.groups), initial=0))
         touched = {int(place) for place in np.searchsorted(starts, dead, side="right") - 1} if len(dead) else set()
         copyable = self._copyable(source, touched)
@@ -118,7 +118,7 @@ class Copier:
             self.copied_rows += group.rows
         return rows
 
-    def _copyable(self, source: ParquetSource, touched: set[int]) -> set[int]:
+    def _copyable(self, source: RowGroupSource, touched: set[int]) -> set[int]:
         if source.schema != self._output.schema_of(self._own_fields):
             return set()
         least = self._attempt.task.copy_least_rows or 0
@@ -129,16 +129,16 @@ class Copier:
             if group.rows >= least and group.compressed_bytes <= most and number not in touched
         }
 
-    def _encode(self, file: ReadFile, row_groups: list[int] | None) -> int:
+    def _encode(self, file: DataFileReader, row_groups: list[int] | None) -> int:
         read = 0
-        for piece, alive in file.living(self._fields, row_groups=row_groups):
-            rows = file.projected(piece, self._fields)
+        for piece, alive in file.live_batches(self._fields, row_groups=row_groups):
+            rows = file.project(piece, self._fields)
             self._log.add_piece(self._numbers.get(file.path, NOWHERE), piece.position, rows.num_rows, alive)
-            self._output.encode(rows if alive is None else kept(rows, alive))
+            self._output.encode(rows if alive is None else filter_rows(rows, alive))
             read += piece.batch.num_rows
         return read
 
-    def _lineage(self, file: ReadFile, start: int, rows: int) -> ParquetSource | None:
+    def _lineage(self, file: DataFileReader, start: int, rows: int) -> RowGroupSource | None:
         """The ids of copied rows, which they had by their place in the old file, as columns of their own."""
         if not self._attempt.bench.lineage:
             return None
@@ -149,23 +149,23 @@ class Copier:
         return _in_memory(pa.Table.from_arrays([ids, updated], schema=schema), self._output.settings, [LAST_UPDATED.name])
 
 
-def _source(stream: Any, path: str) -> ParquetSource | None:
+def _source(stream: Any, path: str) -> RowGroupSource | None:
     try:
         # The offsets of changes are not part of the rows.
-        return ParquetSource.open(stream, path).without_last(FILE_OFFSET.field_id)
+        return RowGroupSource.open(stream, path).without_last(FILE_OFFSET.field_id)
     except NotCopyable:
         return None
 
 
-def adopted(attempt: Attempt, file: ReadFile) -> NewFile | None:
+def adopted(attempt: Attempt, file: DataFileReader) -> NewFile | None:
     """A file of another store as a file of the task's place. None if it does not look as one written now would."""
     fields = attempt.job.metadata.schema().fields
-    with opened(attempt.bench.io, file.path) as stream:
+    with open_input(attempt.bench.io, file.path) as stream:
         source = _source(stream, file.path)
         if source is None or source.schema != _schema_of(fields, ParquetSettings.of(attempt.job.metadata.properties)):
             return None
         metadata = pq.ParquetFile(stream).metadata
-    return described_data_file(attempt.target(), file.path, file.row["file_size_bytes"], metadata, fields, {})
+    return describe_data_file(attempt.target(), file.path, file.row["file_size_bytes"], metadata, fields, {})
 
 
 def _schema_of(fields: Sequence[NestedField], settings: ParquetSettings) -> ParquetSchema:
@@ -173,11 +173,11 @@ def _schema_of(fields: Sequence[NestedField], settings: ParquetSettings) -> Parq
     return _in_memory(file_schema(fields).empty_table(), settings).schema
 
 
-def _in_memory(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> ParquetSource:
+def _in_memory(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> RowGroupSource:
     sink = pa.BufferOutputStream()
     with settings.writer(sink, table.schema, [], dictionaries) as writer:
         writer.write_table(table, row_group_size=max(table.num_rows, 1))
-    return ParquetSource.of_bytes(sink.getvalue())
+    return RowGroupSource.of_bytes(sink.getvalue())
 
 
 class _Output:
@@ -188,10 +188,10 @@ class _Output:
         self._attempt = attempt
         self._fields = fields
         self._schema = file_schema(fields)
-        self._target: Target = attempt.target()
+        self._target: FileTarget = attempt.target()
         self.settings = ParquetSettings.of(attempt.job.metadata.properties)
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
-        self._rolling = Rolling(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
+        self._rolling = RollingPolicy(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
         self._row_bytes = max(task.expected_bytes / max(task.expected_rows, 1), 0.001)
         self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // SHARE)
         self._waiting: list[pa.RecordBatch] = []
@@ -207,7 +207,7 @@ class _Output:
             self._schemas[key] = _schema_of(fields, self.settings)
         return self._schemas[key]
 
-    def copy(self, source: ParquetSource, group: int, beside: ParquetSource | None) -> None:
+    def copy(self, source: RowGroupSource, group: int, beside: RowGroupSource | None) -> None:
         self._flush()
         self._append(source, group, beside)
 
@@ -228,7 +228,7 @@ class _Output:
         for source in _steps(table, self._rolling.target_bytes, self._row_bytes, self.settings):
             self._append(source, 0, None)
 
-    def _append(self, source: ParquetSource, group: int, beside: ParquetSource | None) -> None:
+    def _append(self, source: RowGroupSource, group: int, beside: RowGroupSource | None) -> None:
         if self._open is None:
             path = self._target.new_path(".parquet")
             stream = self._target.io.new_output(path).create()
@@ -240,7 +240,7 @@ class _Output:
         self._rows_done += rows
         self._row_bytes = max((writer.tell() - before) / max(rows, 1), 0.001)
         goal = self._rolling.goal(writer.tell(), self._rows_done, self._row_bytes)
-        if writer.tell() >= NEAR_ENOUGH * goal:
+        if writer.tell() >= ROLL_TOLERANCE * goal:
             self._close()
 
     def finish(self) -> list[NewFile]:
@@ -257,7 +257,7 @@ class _Output:
         stream.close()
         self._open = None
         # Of floats in copied row groups nobody has counted what is not a number.
-        self._done.append(described_data_file(self._target, path, size, metadata, self._fields, {}))
+        self._done.append(describe_data_file(self._target, path, size, metadata, self._fields, {}))
 
     def abort(self) -> None:
         paths = [file.path for file in self._done]
@@ -268,7 +268,7 @@ class _Output:
         remove_quietly(self._target.io, paths)
 
 
-def _steps(table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings) -> Iterator[ParquetSource]:
+def _steps(table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings) -> Iterator[RowGroupSource]:
     """New row groups, small enough that files can end between them."""
     rows = min(max(int(target_bytes / 4 / row_bytes), 1), settings.row_group_rows)
     for start in range(0, table.num_rows, rows):

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.table.name_mapping import NameMapping
 
-from pyarctic.iceberg import opened
-from pyarctic.iceberg.read import ROW_ID, damage_told, fields_by_id, names_for
+from pyarctic.iceberg import open_input
+from pyarctic.iceberg.read import ROW_ID, fields_by_id, names_for, translate_damage
 from pyarctic.iceberg.write.parquet import leaf_paths
 
 _SAMPLED_FILES = 4
@@ -33,7 +33,7 @@ def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None
     unworthy = {int(field.metadata[b"PARQUET:field_id"]) for field in schema} & _LINEAGE
     step = max(len(paths) // _SAMPLED_FILES, 1)
     for path in paths[::step][:_SAMPLED_FILES]:
-        with damage_told(path), opened(io, path) as stream:
+        with translate_damage(path), open_input(io, path) as stream:
             source = pq.ParquetFile(stream)
             unworthy |= _unworthy_ids(source, mapping)
     if not unworthy:

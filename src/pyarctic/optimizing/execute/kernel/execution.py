@@ -6,12 +6,12 @@ import time
 from dataclasses import replace
 
 from pyarctic.optimizing.execute.kernel.convert import convert
-from pyarctic.optimizing.execute.kernel.inputs import Attempt, Bench, Listener, peak_bytes
+from pyarctic.optimizing.execute.kernel.inputs import Attempt, JobContext, peak_bytes
 from pyarctic.optimizing.execute.kernel.merge import merge
-from pyarctic.optimizing.protocol.tasks import Task, TaskResult
+from pyarctic.optimizing.protocol.tasks import ProgressListener, Task, TaskResult
 
 
-def execute(bench: Bench, task: Task, *, attempt: int = 0, listen: Listener = lambda _: None) -> TaskResult:
+def execute(bench: JobContext, task: Task, *, attempt: int = 0, listen: ProgressListener = lambda _: None) -> TaskResult:
     """Work on a task. What it wrote is removed if it fails."""
     started = time.process_time()
     work = Attempt(bench=bench, task=task, number=attempt, listen=listen)

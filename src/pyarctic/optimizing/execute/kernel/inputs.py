@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,21 +12,20 @@ from typing import Any, Self
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.catalog import close_gaps
+from pyarctic.iceberg.catalog import apply_patches
 from pyarctic.iceberg.delete import DeleteMatches, EqualityDeletes, PositionDeletes, match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, Reading, newest_first
-from pyarctic.iceberg.write import FileNames, Target
-from pyarctic.optimizing.protocol.tasks import Job, Progress, Task
+from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, TableReader, newest_first
+from pyarctic.iceberg.write import FileNames, FileTarget
+from pyarctic.optimizing.protocol.tasks import Job, Progress, ProgressListener, Task
 from pyarctic.tables.format import StoreFileNames, StoreTarget
 
-Listener = Callable[[Progress], None]
 SHARE = 4
 """Deletes that are asked, rows that are sorted and rows that are encoded get this part of the memory each."""
 
 
 @dataclass(kw_only=True)
-class Bench:
+class JobContext:
     """Where tasks of one job are worked on: the job, its storage, and indexes that the next task may need again."""
 
     job: Job
@@ -35,7 +34,7 @@ class Bench:
     @classmethod
     def opened(cls, job: Mapping[str, Any], io_properties: Mapping[str, str]) -> Self:
         """For a job as JSON. No catalog is asked: all that a task needs is in it."""
-        close_gaps()  # before metadata of version 3 is read
+        apply_patches()  # before metadata of version 3 is read
         understood = Job.from_json(job)
         return cls(job=understood, io=load_file_io(dict(io_properties), understood.metadata.location))
 
@@ -57,10 +56,10 @@ class Bench:
 class Attempt:
     """One execution of a task."""
 
-    bench: Bench
+    bench: JobContext
     task: Task
     number: int
-    listen: Listener
+    listen: ProgressListener
     names: FileNames = field(init=False)
     rows: int = 0
     bytes: int = 0
@@ -78,13 +77,13 @@ class Attempt:
         """The data files with the deletes that hit them."""
         return match_deletes(self.task.files, self.bench.decoder.unpartitioned_specs())
 
-    def reading(self) -> Reading:
+    def reading(self) -> TableReader:
         bench = self.bench
         wanted = self.task.data["file_path"].to_list()
         positions = PositionDeletes(bench.io, self.job.memory_bytes // SHARE, wanted)
-        return Reading(self.job.metadata, bench.io, self.matches, positions, bench.equality)
+        return TableReader(self.job.metadata, bench.io, self.matches, positions, bench.equality)
 
-    def target(self, spec_id: int | None = None, key: str | None = None) -> Target:
+    def target(self, spec_id: int | None = None, key: str | None = None) -> FileTarget:
         """Where files of a partition go; by default that of the task. A task that is about several partitions uses the
         folder of none: its files are found by name if it is lost."""
         task = self.task
@@ -103,7 +102,7 @@ class Attempt:
         }
         if task.keyed is not None:
             return StoreTarget(**place, node_id=task.keyed.node_id, kind="B", transaction_id=task.keyed.transaction_id)
-        return Target(**place, own_folder=task.partition_key is not None and task.action == "merge")
+        return FileTarget(**place, own_folder=task.partition_key is not None and task.action == "merge")
 
     def progress(self, rows: int, size: int) -> None:
         self.rows += rows

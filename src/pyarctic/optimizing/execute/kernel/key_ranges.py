@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyarctic.iceberg import file_from_json, file_to_json
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.manifest import IS_DATA
-from pyarctic.iceberg.read import kept
+from pyarctic.iceberg.read import filter_rows
 from pyarctic.optimizing.execute.kernel.external_sort import Sorter
-from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt, Bench, peak_bytes
+from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt, JobContext, peak_bytes
 from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionaries, hash_of
 from pyarctic.optimizing.execute.kernel.row_map import RunLog
 from pyarctic.optimizing.execute.kernel.row_order import (
@@ -45,17 +45,17 @@ PARCELS = pa.schema([("part", pa.int32()), ("account", pa.string()), ("rows", pa
 _PARCEL_BYTES = 4 << 20
 
 
-def sampled(bench: Bench, task: Task, sources: Iterable[int]) -> bytes:
+def sample_keys(bench: JobContext, task: Task, sources: Iterable[int]) -> bytes:
     """Some keys of the data files with these numbers, as Arrow's bytes."""
     fields, step = sources_of(bench.job.metadata, task), sample_step(task)
     parts = [sampled_rows(_attempt(bench, task, source).reading().files(), fields, step, living=True) for source in sources]
     return _packed(pa.concat_batches(parts))
 
 
-class Ranging:
+class RangePartitioner:
     """A task with the parts that it is divided into: on one worker, for one bench."""
 
-    def __init__(self, bench: Bench, task: Task, sample: bytes) -> None:
+    def __init__(self, bench: JobContext, task: Task, sample: bytes) -> None:
         """The parts are the same wherever this is made: they depend on the sample alone."""
         self._bench = bench
         self._task = task
@@ -70,7 +70,7 @@ class Ranging:
         """The living rows of a data file, as PARCELS."""
         return _Reader(self._task, self._bench, self._arrangement, source).parcels()
 
-    def written(self, parcels: Iterable[pa.RecordBatch], attempt: int) -> Written:
+    def written(self, parcels: Iterable[pa.RecordBatch], attempt: int) -> RangeResult:
         """Sort and write all rows that came. Names of files tell the attempt; what it wrote is removed if it fails."""
         with _Writer(self._task, self._bench, self._arrangement, attempt) as writer:
             for batch in parcels:
@@ -79,12 +79,12 @@ class Ranging:
             return writer.finish()
 
 
-def together(samples: Iterable[bytes]) -> bytes:
+def combine_samples(samples: Iterable[bytes]) -> bytes:
     """One sample of several."""
     return _packed(pa.concat_batches([unpacked(sample) for sample in samples]))
 
 
-def _attempt(bench: Bench, task: Task, source: int) -> Attempt:
+def _attempt(bench: JobContext, task: Task, source: int) -> Attempt:
     """For reading one data file, with the deletes that may hit it."""
     path = task.data["file_path"][source]
     about = pl.col("referenced_data_file")
@@ -96,7 +96,7 @@ def _attempt(bench: Bench, task: Task, source: int) -> Attempt:
 class _Reader:
     """Reads one data file."""
 
-    def __init__(self, task: Task, bench: Bench, arrangement: Arrangement, source: int) -> None:
+    def __init__(self, task: Task, bench: JobContext, arrangement: Arrangement, source: int) -> None:
         self._attempt = _attempt(bench, task, source)
         self._arrangement = arrangement
         self._source = source
@@ -107,10 +107,10 @@ class _Reader:
     def parcels(self) -> Iterator[pa.RecordBatch]:
         started = time.process_time()
         for file in self._attempt.reading().files():
-            for piece, alive in file.living(self._fields):
-                rows = file.projected(piece, self._fields)
+            for piece, alive in file.live_batches(self._fields):
+                rows = file.project(piece, self._fields)
                 at = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
-                rows = rows if alive is None else kept(rows, alive)
+                rows = rows if alive is None else filter_rows(rows, alive)
                 self._rows_in += piece.batch.num_rows
                 self._living += rows.num_rows
                 if self._hash is not None:
@@ -155,7 +155,7 @@ def failure_parcel(failure: dict[str, Any]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class RangeResult:
     """What a writer has to tell: its files, and the accounts that came with its rows."""
 
     attempt: int
@@ -183,7 +183,7 @@ class Written:
 class _Writer:
     """Writes the rows of one part, or of several."""
 
-    def __init__(self, task: Task, bench: Bench, arrangement: Arrangement, attempt: int) -> None:
+    def __init__(self, task: Task, bench: JobContext, arrangement: Arrangement, attempt: int) -> None:
         self._attempt = Attempt(bench=bench, task=task, number=attempt, listen=lambda _: None)
         self._arrangement = arrangement
         self._fields = (*bench.job.metadata.schema().fields, *bench.lineage)
@@ -222,7 +222,7 @@ class _Writer:
         first = pl.Series(pl.from_arrow(next(iter(values.values()))))
         return first.filter(pl.Series(np.isin(self._arrangement.parts(values), list(self._counts))))
 
-    def finish(self) -> Written:
+    def finish(self) -> RangeResult:
         target, names = self._attempt.target(), [field.name for field in self._fields]
         # Files of a set that is not whole would never be asked for.
         failed = any("failure" in account for account in self._accounts)
@@ -233,7 +233,7 @@ class _Writer:
                 self._outputs.write_parts(target, self._arrangement, batch, batch.select(names), self._counts)
         files = self._outputs.finish()
         verify = self._attempt.job.verify
-        return Written(
+        return RangeResult(
             attempt=self._attempt.number,
             files=tuple(file_to_json(file) for file in files),
             accounts=tuple(self._accounts),
@@ -245,7 +245,7 @@ class _Writer:
         )
 
 
-def joined(bench: Bench, task: Task, attempt: int, written: Iterable[Written]) -> TaskResult | TaskFailure:
+def combine_results(bench: JobContext, task: Task, attempt: int, written: Iterable[RangeResult]) -> TaskResult | TaskFailure:
     """The outcome of a task, of what its writers tell."""
     told = list(written)
     accounts = [account for one in told for account in one.accounts]

@@ -15,13 +15,23 @@ from typing import Self
 import polars as pl
 
 from pyarctic.iceberg.delete import PARTITION_SCOPED
-from pyarctic.iceberg.read import ReadFile, TableView
+from pyarctic.iceberg.read import DataFileReader, TableView
 from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.optimizing.execute.kernel.copy_row_groups import adopted
 from pyarctic.optimizing.execute.kernel.inputs import Attempt
 from pyarctic.optimizing.protocol.tasks import KeyedTask
-from pyarctic.tables.format import Node, StoreTarget, change_reading, with_changes, with_store_facts
-from pyarctic.tables.read import BaseFile, InsertFile, Judged, PrimaryKey, Words, base_words, has_rivals, judge, ranked
+from pyarctic.tables.format import Node, StoreTarget, parse_change_file_names, parse_file_names, read_change_files
+from pyarctic.tables.read import (
+    KeyVersions,
+    MergedBaseFile,
+    MergedChangeFile,
+    MergedFile,
+    PrimaryKey,
+    competing_base_files,
+    has_concurrent_inserts,
+    rank_transactions,
+    resolve,
+)
 
 
 class KeyedFiles:
@@ -34,9 +44,9 @@ class KeyedFiles:
         self._key = PrimaryKey.of(job.metadata, job.table)
         self._base_reading = attempt.reading()
         view = TableView(name=job.table, metadata=job.metadata, io=attempt.bench.io)
-        self._change_reading = change_reading(view, keyed.changes)
-        base = with_store_facts(self._base_reading.numbered(), "base")
-        base, self._changes = ranked(base, with_changes(self._change_reading.numbered()))
+        self._change_reading = read_change_files(view, keyed.changes)
+        base = parse_file_names(self._base_reading.numbered(), "base")
+        base, self._changes = rank_transactions(base, parse_change_file_names(self._change_reading.numbered()))
         is_kept = pl.col("file_path").is_in(list(keyed.kept))
         self._base, self._replaced, self._kept = base, base.filter(~is_kept), base.filter(is_kept)
         self._inserts = self._changes.filter(pl.col("kind") != "ED")
@@ -44,15 +54,15 @@ class KeyedFiles:
         self.paths: list[str] = self._replaced["file_path"].to_list()
         self.restated: list[str] = []
         self.shared: list[NewFile] = []
-        later = base_words(base, self._inserts)
+        later = competing_base_files(base, self._inserts)
         rows = int(self._changes["record_count"].sum()) + int(later["record_count"].sum())
-        self._words = Words(job.memory_bytes, rows, check_ties=has_rivals(self._changes))
+        self._words = KeyVersions(job.memory_bytes, rows, check_ties=has_concurrent_inserts(self._changes))
         self._speakers = chain(self._of_changes(self._changes), self._of_base(later))
 
     def __enter__(self) -> Self:
         if self._changes.height:
             try:
-                judge([*self._written, *self._staying], self._speakers, self._words)
+                resolve([*self._written, *self._staying], self._speakers, self._words)
                 self._share()
             except BaseException as error:
                 self._words.__exit__(type(error), error, None)
@@ -65,7 +75,7 @@ class KeyedFiles:
     def _share(self) -> None:
         """Leave out files of inserts that can be part of Base as they are."""
         for file in self._written:
-            if file.path not in self._shareable or len(file.all_dead_positions()):
+            if file.path not in self._shareable or len(file.find_deleted_positions()):
                 continue
             found = adopted(self._attempt, file)
             if found is not None and found.record_count == file.row["record_count"]:
@@ -79,29 +89,29 @@ class KeyedFiles:
         return pl.concat([self._replaced, self._inserts], how="diagonal")
 
     @cached_property
-    def _written(self) -> list[Judged]:
+    def _written(self) -> list[MergedFile]:
         return [*self._of_base(self._replaced), *self._of_changes(self._inserts)]
 
     @cached_property
-    def _staying(self) -> list[Judged]:
+    def _staying(self) -> list[MergedFile]:
         return list(self._of_base(self._kept))
 
-    def _of_base(self, files: pl.DataFrame) -> Iterator[Judged]:
+    def _of_base(self, files: pl.DataFrame) -> Iterator[MergedFile]:
         for row in files.iter_rows(named=True):
-            yield BaseFile(self._base_reading, row, self._key, self._own_part(row["node_id"]))
+            yield MergedBaseFile(self._base_reading, row, self._key, self._own_part(row["node_id"]))
 
-    def _of_changes(self, files: pl.DataFrame) -> Iterator[Judged]:
+    def _of_changes(self, files: pl.DataFrame) -> Iterator[MergedFile]:
         for row in files.iter_rows(named=True):
-            yield InsertFile(self._change_reading, row, self._key, self._own_part(row["node_id"]))
+            yield MergedChangeFile(self._change_reading, row, self._key, self._own_part(row["node_id"]))
 
     def _own_part(self, node_id: int) -> Node | None:
         """The task's node, if a file holds rows of others as well."""
         return None if Node.of_id(node_id).is_within(self._node) else self._node
 
-    def files(self) -> Iterator[ReadFile]:
+    def files(self) -> Iterator[DataFileReader]:
         return iter(self._written)
 
-    def bare_files(self) -> Iterator[ReadFile]:
+    def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
         return chain(self._of_base(self._replaced), self._of_changes(self._inserts))
 
     def untouched(self) -> pl.DataFrame:
@@ -112,7 +122,7 @@ class KeyedFiles:
         """Each about one data file: then it can be replaced by the next, and leaves together with its file."""
         for file in self._staying:
             known = file.named_positions()
-            dead = file.own_of(file.all_dead_positions())
+            dead = file.own_of(file.find_deleted_positions())
             self._attempt.progress(0, 0)
             # A file of several tasks must be told by all of them, or by none; a delete file about several files likewise.
             shares = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
@@ -122,7 +132,7 @@ class KeyedFiles:
             if len(dead):
                 yield write_position_deletes(self._target(file), {file.path: dead})
 
-    def _target(self, file: Judged) -> StoreTarget:
+    def _target(self, file: MergedFile) -> StoreTarget:
         place = self._attempt.target()
         assert isinstance(place, StoreTarget)  # noqa: S101  # of a keyed table
         return StoreTarget(

@@ -16,7 +16,7 @@ from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.delete import Mask
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.iceberg.read import kept
+from pyarctic.iceberg.read import filter_rows
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.copy_row_groups import Copier
 from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter
@@ -112,10 +112,10 @@ class _Merge:
             number = self._number.get(file.path, NOWHERE)
             share = file.row["file_size_bytes"] / max(file.row["record_count"], 1)
             read = 0
-            for piece, alive in file.living(self._fields, dictionaries=encoded):
-                rows = file.projected(piece, self._fields)
+            for piece, alive in file.live_batches(self._fields, dictionaries=encoded):
+                rows = file.project(piece, self._fields)
                 if alive is not None:
-                    rows = kept(rows, alive)
+                    rows = filter_rows(rows, alive)
                 read += piece.batch.num_rows
                 if self._hash_in is not None:
                     self._hash_in.add(rows)
@@ -178,7 +178,7 @@ class _Merge:
         if task.partition_key is None:
             asked = {field.source_id for field in metadata.specs()[task.spec_id].fields}
             fields += [f for f in metadata.schema().fields if f not in fields and asked & set(Schema(f).field_ids)]
-        rows = sampled_rows(self._sources.bare_files(), fields, self._step, living=False)
+        rows = sampled_rows(self._sources.files_without_equality_deletes(), fields, self._step, living=False)
         return pl.Series(pl.from_arrow(next(iter(self._keys(rows).values()))))
 
     def _write_sorted(self, batch: pa.RecordBatch) -> None:
@@ -210,7 +210,7 @@ class _Merge:
             rows_in=self._count.rows + shared_rows,
             rows_deleted=self._count.rows - self._log.rows,
             rows_out=sum(file.record_count for file in files) + shared_rows,
-            rows_brought=self._count.brought + shared_rows,
+            rows_from_changes=self._count.brought + shared_rows,
             shared=tuple(file.path for file in shared),
             restated=tuple(self._sources.restated),
             copied_rows=self._copied_rows,

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import opened, remove_quietly
+from pyarctic.iceberg import open_input, remove_quietly
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import arrow_schema
-from pyarctic.iceberg.write import NewFile, Rolling, Target
+from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy
 from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema
 from pyarctic.optimizing.execute.kernel.dictionaries import worthy_columns
 from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt
@@ -36,7 +36,7 @@ class Outputs:
         self._place: tuple[str, int] | None = None
         self._writer: DataFileWriter | None = None
 
-    def begin(self, place: Target, part: int = 0, *, rows: int | None = None, one_file: bool = False) -> None:
+    def begin(self, place: FileTarget, part: int = 0, *, rows: int | None = None, one_file: bool = False) -> None:
         """The rows that follow go to a part of this partition; `rows` of them are expected, and maybe all in one file."""
         if self._place == (PartitionDecoder.key_of(place.partition), part):
             return
@@ -47,7 +47,7 @@ class Outputs:
             place,
             extra_fields=self._attempt.bench.lineage,
             sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
-            rolling=Rolling(target_bytes=task.target_bytes * (_ONE_FILE if one_file else 1), expected_rows=rows),
+            rolling=RollingPolicy(target_bytes=task.target_bytes * (_ONE_FILE if one_file else 1), expected_rows=rows),
             dictionaries=self.dictionaries,
             memory_bytes=job.memory_bytes // SHARE,
         )
@@ -58,7 +58,12 @@ class Outputs:
             self._writer.write(rows)
 
     def write_parts(
-        self, place: Target, arrangement: Arrangement, batch: pa.RecordBatch, rows: pa.RecordBatch, counts: Mapping[int, int]
+        self,
+        place: FileTarget,
+        arrangement: Arrangement,
+        batch: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        counts: Mapping[int, int],
     ) -> None:
         """Write sorted rows of one partition; where parts are files, a file ends with its part. `batch` has the rows with
         what they are sorted by, `counts` tells how many there are in each part."""
@@ -107,7 +112,7 @@ def hash_of(attempt: Attempt, files: Iterable[NewFile], fields: Sequence[NestedF
     """Of what is in the files now, read again."""
     found, names = ContentHash(), [field.name for field in fields]
     for file in files:
-        with opened(attempt.bench.io, file.path) as stream:
+        with open_input(attempt.bench.io, file.path) as stream:
             for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
                 found.add(batch.select(names).cast(arrow_schema(fields)))
     return found.text()

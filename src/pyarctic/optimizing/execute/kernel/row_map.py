@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyarctic.config import spill_dir
-from pyarctic.iceberg import written_whole
+from pyarctic.iceberg import remove_if_incomplete
 from pyarctic.iceberg.delete import Mask
-from pyarctic.iceberg.write import NewFile, Target
+from pyarctic.iceberg.write import FileTarget, NewFile
 
 ROW_MAP_SUFFIX = "-rowmap.parquet"
 _RUN = np.dtype([("position", np.int64), ("length", np.int64), ("source", np.int32)])
@@ -78,7 +78,7 @@ class RunLog:
         self._file.write(runs.tobytes())
         self.rows += int(runs["length"].sum())
 
-    def save(self, target: Target, sources: Sequence[str], files: Sequence[NewFile]) -> str | None:
+    def save(self, target: FileTarget, sources: Sequence[str], files: Sequence[NewFile]) -> str | None:
         """Write the row map of a task that replaces `sources` and wrote `files`, in this order; gives its path."""
         if not sources or not files:
             return None
@@ -86,7 +86,7 @@ class RunLog:
         ends = np.cumsum([file.record_count for file in files])
         names = [pa.array(sources, pa.string()), pa.array([file.path for file in files], pa.string())]
         with (
-            written_whole(target.io, path),
+            remove_if_incomplete(target.io, path),
             target.io.new_output(path).create() as stream,
             pq.ParquetWriter(
                 stream, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=_REPETITIVE, store_schema=False

@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 
 from pyarctic.iceberg import apply_transform, source_column
-from pyarctic.iceberg.read import ReadFile, arrow_schema
+from pyarctic.iceberg.read import DataFileReader, arrow_schema
 from pyarctic.optimizing.execute.kernel.external_sort import Key
 from pyarctic.optimizing.execute.kernel.z_order import Clusters, expected_files
 from pyarctic.optimizing.order.ranks import Ranks, ranks
@@ -90,13 +90,13 @@ def sample_step(task: Task) -> int:
     return max(task.expected_rows // _SAMPLED_ROWS, 1)
 
 
-def sampled_rows(files: Iterable[ReadFile], fields: list[NestedField], step: int, *, living: bool) -> pa.RecordBatch:
+def sampled_rows(files: Iterable[DataFileReader], fields: list[NestedField], step: int, *, living: bool) -> pa.RecordBatch:
     """Some rows of files: of those that live, or of all, where dead ones do no harm."""
     parts = [pa.RecordBatch.from_pylist([], schema=arrow_schema(fields))]
     for file in files:
-        pieces = file.living(fields) if living else ((piece, None) for piece in file.pieces(fields))
+        pieces = file.live_batches(fields) if living else ((piece, None) for piece in file.pieces(fields))
         for piece, alive in pieces:
-            rows = file.projected(piece, fields)
+            rows = file.project(piece, fields)
             chosen = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
             parts.append(rows.take(pa.array(chosen[::step])))
     return pa.concat_batches(parts)

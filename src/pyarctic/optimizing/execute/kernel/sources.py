@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 import polars as pl
 
-from pyarctic.iceberg.read import ReadFile
+from pyarctic.iceberg.read import DataFileReader
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.inputs import Attempt
 
@@ -35,11 +35,11 @@ class Sources(Protocol):
         """Their rows of a file list."""
         ...
 
-    def files(self) -> Iterator[ReadFile]:
+    def files(self) -> Iterator[DataFileReader]:
         """In the order in which their rows are written."""
         ...
 
-    def bare_files(self) -> Iterator[ReadFile]:
+    def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
         """For a look at their rows that need not know which are dead."""
         ...
 
@@ -60,7 +60,7 @@ class RowCount:
     brought: int = 0
     """Of files that are not replaced."""
 
-    def add(self, file: ReadFile, rows: int, *, is_replaced: bool) -> None:
+    def add(self, file: DataFileReader, rows: int, *, is_replaced: bool) -> None:
         """All that was read of a file."""
         own = rows - file.skipped
         self.rows += own
@@ -83,11 +83,11 @@ class OwnFiles:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
 
-    def files(self) -> Iterator[ReadFile]:
+    def files(self) -> Iterator[DataFileReader]:
         return self._attempt.reading().files()
 
-    def bare_files(self) -> Iterator[ReadFile]:
-        return self._attempt.reading().bare_files()
+    def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
+        return self._attempt.reading().files_without_equality_deletes()
 
     def untouched(self) -> pl.DataFrame:
         matches = self._attempt.matches
