@@ -70,7 +70,7 @@ clean:  ## Remove everything that was built or fetched
 
 $(JARS): tests/oracle/pom.xml $(wildcard tests/services/*-pom.xml) | $(READY)
 	@echo "Getting the jars of Iceberg Java and Kafka"
-	@$(PYTHON) -m tests.jars
+	@$(PYTHON) -m tests.support.jars
 	@touch $@
 
 $(READY): requirements.lock requirements-java.lock pyproject.toml tools/bootstrap

@@ -16,7 +16,7 @@ from benchmarks.healtables import CATALOG, Rot, data_files, dead_ids
 from benchmarks.processes import Cost, MemoryWatch, cpu_seconds
 from benchmarks.tables import properties
 from pyarctic.spark import session
-from tests import jars
+from tests.support import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

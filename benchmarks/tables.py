@@ -1,4 +1,4 @@
-"""The tables that are measured, made once under .cache/bench by the specification's own writer (tests/spec)."""
+"""The tables that are measured, made once under .cache/bench by the specification's own writer (tests/models/spec)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
 from pyarctic.iceberg.commit import Committed, ManifestRewrite, commit
-from tests.spec.avro_schemas import manifest_entry
-from tests.spec.table import DATA, Manifest, SpecTable, encode
+from tests.models.spec.avro_schemas import manifest_entry
+from tests.models.spec.table import DATA, Manifest, SpecTable, encode
 
 CACHE = Path(__file__).parents[1] / ".cache" / "bench"
 ENTRIES_PER_MANIFEST = 10_000

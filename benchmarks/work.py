@@ -56,7 +56,7 @@ def plan_ours(size: Path) -> Outcome:
     from benchmarks.frames import files_and_deletes
     from pyarctic.optimizing.evaluate.evaluation import evaluate
     from pyarctic.optimizing.plan.planning import make_plan
-    from tests.observations import observed
+    from tests.support.observations import observed
 
     data, deletes = (int(part) for part in str(size).split("x"))
     files = files_and_deletes(data, deletes)

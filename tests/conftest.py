@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.services.metastore import Metastore
     from tests.services.postgres import Postgres
     from tests.services.rest import RestServer
+    from tests.support.cli_library import Arctic, Ran
 
 _ROOT = Path(__file__).parents[1]
 _OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_", "AWS_")
@@ -141,6 +142,26 @@ def lake(tmp_path: Path) -> Iterator[Catalog]:
     yield catalog
     catalog.close()
     config.reset()
+
+
+@pytest.fixture
+def arctic(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arctic:
+    """Runs `arctic` in this process with these words, in an empty folder."""
+    from pyarctic import config
+    from pyarctic.cli.app import main
+    from tests.support import cli_library
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    config.reset()
+
+    def run(*words: str) -> Ran:
+        capfd.readouterr()
+        code = main(words)
+        out, err = capfd.readouterr()
+        return cli_library.Ran(code, out, err)
+
+    return run
 
 
 @pytest.fixture(params=kinds(*KINDS))

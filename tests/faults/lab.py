@@ -21,10 +21,10 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, ManifestRewrite
-from tests import changes
 from tests.faults.spoiled import WrappedOutput
-from tests.metadatafiles import edited, point, upgraded
-from tests.wholeness import on_disk
+from tests.support import changes
+from tests.support.integrity import on_disk
+from tests.support.metadata_files import edited, point, upgraded
 
 Point = tuple[str, str]
 """What happens and when: ("write of manifest", "half"), ("commit", "after")."""

@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Outcome, Unknown, commit
-from tests import changes
 from tests.faults.lab import Kind, Lab, Point, content, make_change, some_rows
-from tests.wholeness import leftovers, missing, sequence_numbers_differ, untrue_totals
+from tests.support import changes
+from tests.support.integrity import leftovers, missing, sequence_numbers_differ, untrue_totals
 
 LOST = [
     CommitStateUnknownException("the gateway gave up"),

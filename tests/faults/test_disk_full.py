@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyarctic.errors import Unavailable
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from tests.faults.lab import Kind, Lab, Point, content, make_change
-from tests.wholeness import missing, on_disk
+from tests.support.integrity import missing, on_disk
 
 
 @pytest.mark.parametrize(

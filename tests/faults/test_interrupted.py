@@ -28,11 +28,11 @@ from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table
 from pyarctic.tables import commit_outcomes as outcomes
 from tests.faults.lab import NAME, Lab
-from tests.healing import InProcessEngine
-from tests.keyedrounds import CITIES, cities, made, opened
-from tests.metadatafiles import point
-from tests.rotten import rotten_table
-from tests.wholeness import missing, on_disk
+from tests.support.fragmented_table import rotten_table
+from tests.support.integrity import missing, on_disk
+from tests.support.keyed_tables import CITIES, cities, made, opened
+from tests.support.metadata_files import point
+from tests.support.optimizing import InProcessEngine
 
 Line = tuple[str, int]
 _WATCHED = {module.__file__ for module in (commits, keyedcommits, offering, outcomes, references)}

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from tests.faults.killed import die, points_of
 from tests.faults.lab import Content, Kind, Lab, Point, content, make_change
-from tests.wholeness import leftovers, missing, on_disk, sequence_numbers_differ, untrue_totals
+from tests.support.integrity import leftovers, missing, on_disk, sequence_numbers_differ, untrue_totals
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 
 from pyarctic.errors import NotFound, UsageError
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Outcome, Rejected, commit
-from tests import changes
 from tests.faults.lab import KINDS, SCHEMA, SPEC, Kind, Lab, Point, content, make_change, some_rows, there
-from tests.wholeness import leftovers, missing, row_ids_differ, sequence_numbers_differ, untrue_totals
+from tests.support import changes
+from tests.support.integrity import leftovers, missing, row_ids_differ, sequence_numbers_differ, untrue_totals
 
 Meanwhile = Callable[[], object]
 

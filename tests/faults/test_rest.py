@@ -11,11 +11,11 @@ from pyiceberg.table import Table
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Unknown, commit
-from tests import changes
 from tests.faults.lab import QUICK, SCHEMA, SPEC, Kind, content, make_change, some_rows
 from tests.services.faulty import Fault, FaultyProxy, delayed, lost, refused, repeated, reset
 from tests.services.rest import RestServer
-from tests.wholeness import leftovers_of_ours, missing, row_ids_differ, sequence_numbers_differ, untrue_totals
+from tests.support import changes
+from tests.support.integrity import leftovers_of_ours, missing, row_ids_differ, sequence_numbers_differ, untrue_totals
 
 pytestmark = pytest.mark.jvm
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from pyarctic.spark import java
-from tests.processes import HOST, Process, free_port, running, wait_for
+from tests.support.processes import HOST, Process, free_port, running, wait_for
 
 _CLASSES = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apache.spark.deploy.worker.Worker"}
 

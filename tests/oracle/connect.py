@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyarctic.spark import java
 from pyarctic.spark.session import OUR_DAEMON
-from tests.processes import HOST, free_port, running, wait_for
+from tests.support.processes import HOST, free_port, running, wait_for
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 

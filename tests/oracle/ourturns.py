@@ -21,8 +21,8 @@ from pyarctic.iceberg.manifest import FileList, PartitionDecoder
 from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY, IS_DATA, IS_VECTOR
 from pyarctic.iceberg.storage import open_input
 from pyarctic.iceberg.write import NewFile, write_equality_deletes, write_position_deletes, write_vectors
-from tests import changes
 from tests.oracle.sharedtable import COLUMNS, Row, Rows, SharedTable, arrow, has_row_ids
+from tests.support import changes
 
 Effect = Callable[[Rows], object]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.sql import SqlCatalog
 
 from pyarctic.spark import session
-from tests import jars
+from tests.support import jars
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
-from tests import changes
 from tests.oracle.session import Oracle
+from tests.support import changes
 
 Row = tuple[int, int | None, str]
 """id, which is unique; p; v, which every update changes."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from tests.processes import HOST
+from tests.support.processes import HOST
 
 _COMMIT = re.compile(r"/v1/(?:[^/]+/)*?(?:namespaces/[^/]+/tables/[^/]+|transactions/commit)")
 # The proxy speaks for itself about these: each connection carries one request.

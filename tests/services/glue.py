@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.processes import HOST, running, wait_for
+from tests.support.processes import HOST, running, wait_for
 
 if TYPE_CHECKING:
     from moto.core.responses import ActionResult

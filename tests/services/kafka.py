@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # so it is documented
 
 from pyarctic.spark import java
-from tests import jars
-from tests.processes import HOST, free_port, running, wait_for
+from tests.support import jars
+from tests.support.processes import HOST, free_port, running, wait_for
 
 # Compile fast rather than well: a test's messages are few.
 _OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")

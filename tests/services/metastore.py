@@ -17,8 +17,8 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from pyarctic.spark import java
-from tests import jars
-from tests.processes import HOST, running, wait_for
+from tests.support import jars
+from tests.support.processes import HOST, running, wait_for
 
 _OPTIONS = (
     "-Xmx512m",

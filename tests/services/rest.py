@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyarctic.spark import java
-from tests import jars
-from tests.processes import HOST, free_port, running, wait_for
+from tests.support import jars
+from tests.support.processes import HOST, free_port, running, wait_for
 
 # Compile fast rather than well: a test's requests are few.
 _OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 import pyarctic
 from pyarctic.tables import KeyedTable
-from tests.faults.test_heal_faults import wait_until
+from tests.faults.test_optimize_faults import wait_until
 from tests.spark import obedient
-from tests.wholeness import leftovers, missing
+from tests.support.integrity import leftovers, missing
 
 NAME = "demo.shop.orders"
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string(), "value": pa.int64()})

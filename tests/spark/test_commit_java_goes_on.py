@@ -20,10 +20,10 @@ from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Rejected
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader, ManifestRef
 from pyarctic.iceberg.write import write_equality_deletes
-from tests import changes
 from tests.oracle.javaturns import JavaTurns
 from tests.oracle.session import Oracle
 from tests.oracle.sharedtable import MERGE_ON_READ, Row, SharedTable, arrow, has_row_ids
+from tests.support import changes
 
 pytestmark = pytest.mark.jvm
 

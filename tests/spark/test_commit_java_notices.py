@@ -13,10 +13,10 @@ from pyiceberg.table import Table
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, commit
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.iceberg.write import NewFile, write_position_deletes, write_vectors
-from tests import changes
 from tests.oracle.javacommits import java_data_file, java_position_deletes, planned_by_java
 from tests.oracle.session import Oracle
 from tests.oracle.sharedtable import SharedTable, arrow
+from tests.support import changes
 
 pytestmark = pytest.mark.jvm
 

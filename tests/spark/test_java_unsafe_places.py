@@ -19,11 +19,11 @@ from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.write import write_equality_deletes, write_position_deletes, write_vectors
-from tests import changes
 from tests.oracle.javacommits import java_data_file, java_position_deletes, planned_by_java
 from tests.oracle.ourturns import converted
 from tests.oracle.session import Oracle
 from tests.oracle.sharedtable import Layout, SharedTable, arrow
+from tests.support import changes
 
 pytestmark = pytest.mark.jvm
 

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 import pyarctic.spark as arctic_spark
-from tests.healedkeyed import HealedKeyed
-from tests.keyedhistories import play
-from tests.keyedtables import tuples
+from tests.models.keyed_histories import play
+from tests.models.keyed_table import tuples
+from tests.models.optimized_keyed_table import HealedKeyed
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
 

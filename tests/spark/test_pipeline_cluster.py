@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from pyarctic import config
-from tests.faults.test_heal_faults import is_running
+from tests.faults.test_optimize_faults import is_running
 from tests.oracle.cluster import _daemon, _state
-from tests.processes import HOST, free_port, wait_for
 from tests.spark import obedient
 from tests.spark.streamlab import NAME, SCHEMA, StreamLab, attempt_of, operation_of
-from tests.spark.test_heal_cluster import _python_without_pyarctic, ancestors, command_of
+from tests.spark.test_optimize_cluster import _python_without_pyarctic, ancestors, command_of
+from tests.support.processes import HOST, free_port, wait_for
 
 pytestmark = pytest.mark.jvm
 

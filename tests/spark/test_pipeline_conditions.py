@@ -23,7 +23,7 @@ from pyarctic.spark.source import Door
 from pyarctic.tables import Table
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
-from tests.pipelines import assert_read_alike, division_of, frame_rows, own_files
+from tests.support.pipelines import assert_read_alike, division_of, frame_rows, own_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,8 +20,8 @@ import pyarctic.spark as arctic_spark
 from pyarctic.tables.format.change_columns import CHANGE_ACTION
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.write.arrow_rows import to_batches
-from tests.keyedtables import KeyedModel, tuples
-from tests.keyedwords import Place, Row, Rows
+from tests.models.key_versions import Place, Row, Rows
+from tests.models.keyed_table import KeyedModel, tuples
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
 

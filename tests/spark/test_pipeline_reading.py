@@ -29,8 +29,8 @@ from pyarctic.spark.reading import OWN_READER
 from tests.oracle.compare import share_catalog
 from tests.oracle.java_writes import FileFormat, equality_delete, position_delete
 from tests.oracle.session import Oracle
-from tests.pipelines import assert_read_alike, division_of, frame_rows, multiset, own_files
-from tests.wholeness import local
+from tests.support.integrity import local
+from tests.support.pipelines import assert_read_alike, division_of, frame_rows, multiset, own_files
 
 pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore::pyarctic.tables.TableAdvice")]
 

@@ -17,7 +17,7 @@ import pyarctic.spark as arctic_spark
 from pyarctic.errors import ArcticError, NotFound, Unsupported, UsageError
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
-from tests.wholeness import leftovers
+from tests.support.integrity import leftovers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

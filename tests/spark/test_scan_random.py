@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
+from tests.models.spec.history import History, conditions
 from tests.oracle.compare import arctic_table
 from tests.oracle.session import Oracle
-from tests.spec.history import History, conditions
 
 pytestmark = pytest.mark.jvm
 

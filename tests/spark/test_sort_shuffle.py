@@ -39,11 +39,11 @@ from pyarctic import config
 from pyarctic.optimizing.api import Options, plan_table
 from pyarctic.optimizing.protocol import Task, TaskOutcome, TaskResult
 from pyarctic.spark import SparkEngine
-from tests import changes
 from tests.faults import spoiled
-from tests.faults.test_heal_faults import wait_until
+from tests.faults.test_optimize_faults import wait_until
 from tests.oracle.session import Oracle
-from tests.wholeness import leftovers_of_ours, local, missing, on_disk, row_ids_differ
+from tests.support import changes
+from tests.support.integrity import leftovers_of_ours, local, missing, on_disk, row_ids_differ
 
 pytestmark = pytest.mark.jvm
 

@@ -17,7 +17,7 @@ import pyarctic.spark as arctic_spark
 from pyarctic import config
 from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
-from tests.faults.test_heal_faults import wait_until
+from tests.faults.test_optimize_faults import wait_until
 from tests.oracle.session import Oracle
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import jars
 from tests.services.kafka import Kafka
+from tests.support import jars
 
 pytestmark = pytest.mark.jvm
 

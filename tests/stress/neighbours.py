@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 import pyarctic
 from pyarctic.optimizing.observe.observing import evaluate_table
-from tests import changes
+from tests.support import changes
 
 PARTITIONS = 8
 BUSY = 0

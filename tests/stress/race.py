@@ -20,11 +20,18 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.sql import SparkSession
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
-from tests import changes
-from tests.processes import Process, running
 from tests.stress.arena import Arena, expected, partition_of
 from tests.stress.java import JavaWriter
-from tests.wholeness import leftovers, leftovers_of_ours, missing, row_ids_differ, sequence_numbers_differ, untrue_totals
+from tests.support import changes
+from tests.support.integrity import (
+    leftovers,
+    leftovers_of_ours,
+    missing,
+    row_ids_differ,
+    sequence_numbers_differ,
+    untrue_totals,
+)
+from tests.support.processes import Process, running
 
 ROOT = Path(__file__).parents[2]
 # Rows of workers with odd numbers belong to them alone.

@@ -22,8 +22,8 @@ from pyiceberg.table import Table
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Outcome, Rejected, Unknown, commit
 from pyarctic.iceberg.storage import remove_quietly
-from tests import changes
 from tests.stress.arena import RANGE, Arena, may_be_deleted, partition_of, rows_of
+from tests.support import changes
 
 _STARTER = os.getppid()
 _SMALL_FILES = 12

@@ -11,7 +11,7 @@ import pytest
 from pyarctic.cli import checks
 from pyarctic.errors import ConfigError
 from pyarctic.spark import java
-from tests.unit.cli.library import Arctic, Catalog, Library
+from tests.support.cli_library import Arctic, Catalog, Library
 
 CONFIG = "catalogs:\n  demo: {type: sql, uri: 'postgresql://anna:pw@db/x', warehouse: 's3://lake', s3.secret: abc}\n"
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pyarctic.cli.scan import parse_instant
-from tests.unit.cli.library import NAME, SNAPSHOT, Arctic, Library, Table
+from tests.support.cli_library import NAME, SNAPSHOT, Arctic, Library, Table
 
 
 def test_table_ls(arctic: Arctic, library: Library) -> None:

@@ -15,7 +15,7 @@ import typer
 from pyarctic import errors as tree
 from pyarctic.cli.app import app, globals_first, wants_json
 from pyarctic.cli.errors import EXIT_CODES
-from tests.unit.cli.library import NAME, Arctic, Library, Table
+from tests.support.cli_library import NAME, Arctic, Library, Table
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "polars", "pydantic", "rich", "numpy", "yaml"}
@@ -163,7 +163,7 @@ def test_output_off_a_terminal_has_no_colour(arctic: Arctic, library: Library) -
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
     code = (
-        "import sys; from tests.unit.cli.library import Library, Table; lib = Library();"
+        "import sys; from tests.support.cli_library import Library, Table; lib = Library();"
         "lib.table = Table(files=50000);"
         "sys.modules.update({'pyarctic.tables': lib, 'pyarctic.iceberg': lib});"
         "from pyarctic.cli import main; sys.exit(main())"
@@ -185,7 +185,7 @@ def test_json_is_streamed(arctic: Arctic, library: Library, monkeypatch: pytest.
         yield from Table().data.to_batches(max_chunksize=1)[:1]
         raise tree.Damaged("file is truncated", file="b.parquet")
 
-    monkeypatch.setattr("tests.unit.cli.library.Scan.batches", batches)
+    monkeypatch.setattr("tests.support.cli_library.Scan.batches", batches)
     ran = arctic("table", "scan", NAME, "--json")
     assert ran.code == EXIT_CODES["damaged"]
     assert '"city": "Oslo"' in ran.out

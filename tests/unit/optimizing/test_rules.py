@@ -23,7 +23,7 @@ from pyarctic.optimizing.plan.explain import explain_plan
 from pyarctic.optimizing.plan.planning import make_plan
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskResult
 from pyarctic.optimizing.protocol.tasks import job_metadata
-from tests.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
+from tests.support.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
 
 FRAGMENT, UNDERSIZED, WELL, LARGE = 100 * KIB, 3 * MIB, 8 * MIB, 11 * MIB
 

@@ -1,0 +1,1 @@
+"""Models of tables: plain Python that knows what rows a table must have."""
