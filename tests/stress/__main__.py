@@ -1,4 +1,4 @@
-"""The long form: every version on every catalog, then healing beside statements of Spark, with a summary."""
+"""The long form: every version on every catalog, then optimizing beside statements of Spark, with a summary."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pathlib import Path
 
 from tests.oracle import session
 from tests.services import rest
-from tests.stress import neighbours, race
+from tests.stress import live_writers, race
 from tests.stress.catalogs import add_rest_to_spark
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="how long each race lasts")
-    parser.add_argument("--statements", type=int, default=100, help="how many statements healing has to spare, in each mode")
-    parser.add_argument("--only", default="", help="such as v3-rest, or neighbours")
+    parser.add_argument(
+        "--statements", type=int, default=100, help="how many statements optimizing must not disturb, in each mode"
+    )
+    parser.add_argument("--only", default="", help="such as v3-rest, or live-writers")
     options = parser.parse_args()
     seconds, only = options.seconds, options.only
     failed = 0
@@ -40,21 +42,21 @@ def main() -> int:
                 sys.stdout.write(f"{result}\n")
                 sys.stdout.flush()
                 failed += bool(result.faults)
-            if only in ("", "neighbours"):
-                failed += _neighbours(folder, oracle, options.statements)
+            if only in ("", "live-writers"):
+                failed += _live_writers(folder, oracle, options.statements)
     return failed
 
 
-def _neighbours(folder: Path, oracle: session.Oracle, statements: int) -> int:
-    """At most one statement in a hundred may fail because of healing."""
+def _live_writers(folder: Path, oracle: session.Oracle, statements: int) -> int:
+    """At most one statement in a hundred may fail because of optimizing."""
     results = []
     for version, mode in ((2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")):
         title = f"v{version}-{mode}"
-        (folder / f"neighbours-{title}").mkdir()
+        (folder / f"live_writers-{title}").mkdir()
         results.append(
-            neighbours.run(
+            live_writers.run(
                 title,
-                folder / f"neighbours-{title}",
+                folder / f"live_writers-{title}",
                 oracle.spark,
                 session.NAME,
                 oracle.catalog.properties,

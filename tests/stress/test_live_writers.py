@@ -1,4 +1,4 @@
-"""The short form: twenty statements beside healing, ten in each mode, and none of them fails."""
+"""The short form: twenty statements during optimizing, ten in each mode, and none of them fails."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.oracle.session import NAME, Oracle
-from tests.stress import neighbours
+from tests.stress import live_writers
 
 pytestmark = pytest.mark.jvm
 
 
 @pytest.mark.parametrize(("version", "mode"), [(2, "copy-on-write"), (3, "merge-on-read")])
 def test_no_statement_fails(oracle: Oracle, tmp_path: Path, version: int, mode: str) -> None:
-    result = neighbours.run(
+    result = live_writers.run(
         f"v{version}-{mode}",
         tmp_path,
         oracle.spark,

@@ -1,4 +1,4 @@
-"""Good neighbours: Spark deletes and merges rows in one partition, on a beat, while the whole table is healed in a loop.
+"""Live writers: Spark deletes and merges rows in one partition at a fixed cadence while the table is optimized in a loop.
 
 Iceberg Java does not repeat a statement whose data file was replaced. So every statement that fails here fails because of
 us.
@@ -33,7 +33,7 @@ from tests.support import changes
 
 PARTITIONS = 8
 BUSY = 0
-BEAT_SECONDS = 2.0
+CADENCE_SECONDS = 2.0
 _FILES, _ROWS = 12, 400
 _SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "p", IntegerType()), NestedField(3, "v", StringType()))
 _SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
@@ -58,7 +58,7 @@ class Result:
 
     def __str__(self) -> str:
         return (
-            f"{self.title}: {len(self.failed)} of {self.statements} statements failed, {self.rounds} healing rounds with "
+            f"{self.title}: {len(self.failed)} of {self.statements} statements failed, {self.rounds} processes with "
             f"{self.commits} commits, health of the other partitions from {self.worst_other:.0f}, of the busy one "
             f"{self.health[BUSY]:.0f}, {self.wrong_rows} wrong rows" + "".join(f"\n  {reason}" for reason in self.failed[:3])
         )
@@ -75,10 +75,10 @@ def run(
     mode: str,
     statements: int,
 ) -> Result:
-    """Run the statements beside the healing of a table that somebody keeps writing small files into."""
+    """Run the statements while a table that keeps getting small files is optimized."""
     result = Result(title=title)
     pyarctic.catalog(catalog, **properties)
-    name = f"neighbours.{title.replace('-', '_')}"
+    name = f"live_writers.{title.replace('-', '_')}"
     rows = _make(catalog, name, version, mode)
     statement = _Statements(spark, f"{catalog}.{name}", rows)
     statement.run()  # the first one takes seconds
@@ -87,22 +87,22 @@ def run(
     orders = json.dumps(
         {"catalog": catalog, "properties": dict(properties), "table": name, "stop": str(stop), "told": str(told)}
     )
-    with subprocess.Popen([sys.executable, "-m", "tests.stress.neighbours", orders]) as healer:
+    with subprocess.Popen([sys.executable, "-m", "tests.stress.live_writers", orders]) as optimizer:
         try:
-            _beat(statement, statements, result)
-            time.sleep(BEAT_SECONDS)
+            _run_statements(statement, statements, result)
+            time.sleep(CADENCE_SECONDS)
         finally:
             stop.touch()
-        healer.wait(120)
+        optimizer.wait(120)
     rounds = json.loads(told.read_text())
     result.rounds, result.commits = rounds["rounds"], rounds["commits"]
     _look(f"{catalog}.{name}", rows, result)
     return result
 
 
-def _beat(statement: _Statements, statements: int, result: Result) -> None:
+def _run_statements(statement: _Statements, statements: int, result: Result) -> None:
     for number in range(statements):
-        due = time.monotonic() + BEAT_SECONDS
+        due = time.monotonic() + CADENCE_SECONDS
         try:
             statement.run()
         except (PySparkException, Py4JJavaError) as error:
@@ -118,7 +118,7 @@ def _reason(error: Exception) -> str:
 
 def _make(catalog: str, name: str, version: int, mode: str) -> dict[int, str]:
     opened = pyarctic.catalog(catalog)
-    opened.create_namespace_if_not_exists("neighbours")
+    opened.create_namespace_if_not_exists("live_writers")
     modes = {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
     table = opened.create_table(
         name,
@@ -185,8 +185,8 @@ def _look(name: str, rows: dict[int, str], result: Result) -> None:
         result.health[int(json.loads(partition)[0])] = health
 
 
-def _heal(orders: Mapping[str, Any]) -> None:
-    """In a process of its own: rot the other partitions a little, heal, and again."""
+def _optimize(orders: Mapping[str, Any]) -> None:
+    """In a process of its own: fragment the other partitions a little, optimize, repeat."""
     pyarctic.catalog(orders["catalog"], **orders["properties"])
     stop, rounds, commits = Path(orders["stop"]), 0, 0
     name = f"{orders['catalog']}.{orders['table']}"
@@ -212,4 +212,4 @@ def _listed(keys: list[int]) -> pa.Table:
 
 
 if __name__ == "__main__":
-    _heal(json.loads(sys.argv[1]))
+    _optimize(json.loads(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The shape of the code: sizes, exports, layout and pages that must agree with it."""
