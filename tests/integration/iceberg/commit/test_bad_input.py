@@ -124,8 +124,8 @@ def test_rows_that_do_not_balance(lab: Lab) -> None:
     good = changes.rewrite(table, hashed=True)
     assert good.proof is not None
     for proof, told in (
-        (replace(good.proof, rows_in=29), "29 rows were read, but the replaced files hold 30"),
-        (replace(good.proof, rows_out=31), "31 rows were written, but the new files hold 30"),
+        (replace(good.proof, rows_in=29), "29 rows were read, but the replaced files have 30"),
+        (replace(good.proof, rows_out=31), "31 rows were written, but the new files have 30"),
         (replace(good.proof, rows_deleted=1), "30 rows in − 1 deleted is not 30 rows out"),
         (replace(good.proof, hash_out="30:0"), "content hash"),
     ):
