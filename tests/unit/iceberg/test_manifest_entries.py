@@ -169,9 +169,7 @@ def test_every_field_is_carried(made: tuple[int, list[dict[str, Any]], bool], da
 
 
 @given(written_entries(), st.data())
-def test_unusual_bytes_are_decoded_and_encoded_anew(
-    made: tuple[int, list[dict[str, Any]], bool], data: st.DataObject
-) -> None:
+def test_unusual_bytes_are_decoded_and_reencode(made: tuple[int, list[dict[str, Any]], bool], data: st.DataObject) -> None:
     """Unions the other way round, and arrays in blocks that tell their size: valid, and written by nobody known."""
     version, entries, partitioned = made
     schema = manifest_entry(version, PARTITION if partitioned else [])
@@ -188,7 +186,7 @@ def test_unusual_bytes_are_decoded_and_encoded_anew(
 
 def test_the_fast_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of known writers are copied, not decoded."""
-    monkeypatch.setattr(splice, "_encoded_anew", None)
+    monkeypatch.setattr(splice, "_reencode", None)
     data_file = {"file_path": "a", "file_format": "PARQUET", "partition": {}, "record_count": 1, "file_size_in_bytes": 1}
     entries = [{"status": 1, "data_file": {"content": 0, **data_file}}]
     raw = raw_manifest(2, entries, manifest_entry(2, []))

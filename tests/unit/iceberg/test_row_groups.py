@@ -282,7 +282,7 @@ def test_files_without_rows() -> None:
 
 
 def test_more_groups_than_an_ordinal_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rowgroups, "_MOST_ORDINAL", 2)
+    monkeypatch.setattr(rowgroups, "_MAX_ORDINAL", 2)
     source = RowGroupSource.of_bytes(written(pa.table({"x": [1]})))
     copy = copied(*[(source, 0)] * 20)
     assert read(copy).num_rows == pl.read_parquet(copy).height == 20

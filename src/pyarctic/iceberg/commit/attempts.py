@@ -58,9 +58,11 @@ class RetryPolicy:
     min_wait: float
     max_wait: float
     total: float
+    """Seconds after which no further attempt is made."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Self:
+        """The policy of a table."""
         properties = metadata.properties
         return cls(
             times=non_negative_property(properties, "commit.retry.num-retries", 4),

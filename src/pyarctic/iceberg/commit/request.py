@@ -24,7 +24,7 @@ from pyiceberg.table.update import (
 
 from pyarctic.iceberg.commit import validation as validate
 from pyarctic.iceberg.commit.change import Change, ManifestRewrite, no_files
-from pyarctic.iceberg.commit.equality_reach import check_equality_deletes
+from pyarctic.iceberg.commit.equality_deletes import check_equality_deletes
 from pyarctic.iceberg.commit.manifests import CommitManifests
 from pyarctic.iceberg.commit.rebase import Rebase, check_positions_kept, rebase, write_rebased_deletes
 from pyarctic.iceberg.commit.summary import summarize

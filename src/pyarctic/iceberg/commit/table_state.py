@@ -44,6 +44,7 @@ class TableState:
 
     @property
     def version(self) -> int:
+        """The format version."""
         return self.metadata.format_version
 
     @property
@@ -57,6 +58,7 @@ class TableState:
 
     @property
     def ref(self) -> SnapshotRef | None:
+        """The branch; None if it does not exist yet."""
         return self.metadata.refs.get(self.branch)
 
     @cached_property

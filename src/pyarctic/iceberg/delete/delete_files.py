@@ -37,6 +37,7 @@ Value = TypeVar("Value")
 
 
 def check_not_encrypted(path: str, key_metadata_bytes: int | None) -> None:
+    """Refuse encrypted files, which have key metadata."""
     if key_metadata_bytes is not None:
         raise Unsupported(f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path)
 
@@ -177,6 +178,7 @@ class KeyColumns:
 
     @property
     def top_level_ids(self) -> set[int]:
+        """The ids of the top-level columns that contain the keys."""
         return {field.field_id for field in self.fields}
 
     def frame(self, file_batch: FileBatch, constants: Mapping[int, Any]) -> pl.DataFrame:

@@ -78,6 +78,7 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
+        """Memory of the index."""
         # Arrow counts all buffers of string columns, Polars only their characters.
         row_bytes = 0 if self._rows is None else int(self._rows.to_arrow(compat_level=pl.CompatLevel.newest()).nbytes)
         return self._codes.nbytes + self._versions.nbytes + self._locator.nbytes + row_bytes
@@ -143,6 +144,7 @@ class EqualityIndex:
 
     @property
     def nbytes(self) -> int:
+        """Memory of the index."""
         return self._keys.nbytes
 
     def is_deleted(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
@@ -179,7 +181,7 @@ class DenseCodes:
 
     def locate(self, codes: Codes) -> tuple[Indices, Indices]:
         """Which of the given codes are indexed, and their positions in the index."""
-        # Codes below the first one wrap around to slots behind the last one.
+        # Codes below the first one wrap around to slots after the last one.
         slots = np.minimum(codes.view(np.uint64) - self._first_code, self._out_of_range_slot)
         words = self._words[(slots >> _WORD_SHIFT).view(np.int64)]
         present = np.flatnonzero((words >> (slots & _BIT_IN_WORD_MASK)) & _ONE)
@@ -203,7 +205,7 @@ class SparseCodes:
         if not len(codes) or not len(indexed) or codes.max() < indexed[0] or codes.min() > indexed[-1]:
             return np.empty(0, np.intp), np.empty(0, np.intp)
         candidates = self._bitmap.may_contain(codes)
-        # Searching for ascending codes stays near the last hit; searching in any order misses the CPU caches.
+        # Searching for ascending codes stays near the previous match; searching in any order misses the CPU caches.
         candidates = candidates[np.argsort(codes[candidates])]
         locations = np.searchsorted(indexed, codes[candidates])
         locations[locations == len(indexed)] = 0

@@ -69,7 +69,7 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
     decompress = _CODECS.get(codec)
     if decompress is None:
         raise Unsupported(
-            f"Avro codec {codec!r} is not known: {path}",
+            f"Avro codec {codec!r} is not supported: {path}",
             hint=f"Rewrite the manifests with one of: {', '.join(_CODECS)}.",
             file=path,
             codec=codec,

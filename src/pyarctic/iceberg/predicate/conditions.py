@@ -108,6 +108,8 @@ def _references(fields: tuple[NestedField, ...], parents: tuple[str, ...] = ()) 
 
 
 class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
+    """Turns a bound condition without NOT into an Arrow expression."""
+
     def __init__(self, columns: Mapping[int, Column]) -> None:
         self._columns = columns
 

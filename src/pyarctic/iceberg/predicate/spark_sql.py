@@ -50,8 +50,8 @@ def is_known(type_: IcebergType) -> bool:
     groups that have NaN."""
     match type_:
         case StructType():
-            known = (is_known(f.field_type) and not isinstance(f.field_type, FloatType | DoubleType) for f in type_.fields)
-            return all(known)
+            types = [field.field_type for field in type_.fields]
+            return all(is_known(child) and not isinstance(child, FloatType | DoubleType) for child in types)
         case ListType():
             return is_known(type_.element_type)
         case MapType():
@@ -79,6 +79,8 @@ def _is_nan(value: Any) -> bool:
 
 
 class _ToSql(BoundBooleanExpressionVisitor[str]):
+    """Turns a bound condition into Spark SQL."""
+
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
 

@@ -36,13 +36,16 @@ class BatchSizer:
         self.row_bytes: float | None = None
 
     def observe(self, batch: pa.RecordBatch) -> None:
+        """Take the size of the rows of a batch into account."""
         self.row_bytes = max(self.row_bytes or 1.0, batch.nbytes / max(batch.num_rows, 1))
 
     def rows(self) -> int:
+        """The number of rows to read at a time."""
         return max(min(MAX_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
 
 
 MakeFilter = Callable[["OpenFile"], pc.Expression | None]
+"""The condition on row group statistics of a file, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ def read_file_batches(
                 yield from _read_avro(io, path, field_ids)
             case _:
                 raise Unsupported(
-                    f"file format {file_format} is not known: {path}",
+                    f"file format {file_format} is not supported: {path}",
                     hint="Parquet, ORC and Avro files can be read.",
                     file=path,
                 )

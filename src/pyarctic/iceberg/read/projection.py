@@ -85,10 +85,12 @@ def arrow_type(type_: IcebergType) -> pa.DataType:
 
 
 def arrow_field(field: NestedField) -> pa.Field:
+    """The Arrow field in which values of a field are read."""
     return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
 
 
 def arrow_schema(fields: Iterable[NestedField]) -> pa.Schema:
+    """The Arrow schema in which rows with these fields are read."""
     return pa.schema([arrow_field(field) for field in fields])
 
 
@@ -171,6 +173,7 @@ class Projection:
         return cls(schema=pa.schema(target_fields), columns=tuple(columns))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a batch of the file."""
         arrays = []
         for (index, convert, value), field in zip(self.columns, self.schema, strict=True):
             if index is None:

@@ -93,6 +93,7 @@ class Scan:
 
     @property
     def table_name(self) -> str:
+        """The name of the scanned table."""
         return self.table.name
 
     @property
@@ -214,7 +215,7 @@ def select_fields(
     if unknown or not columns:
         similar = get_close_matches(unknown[0], by_name, n=1) if unknown else []
         raise UsageError(
-            f"no such column: {', '.join(unknown)}" if unknown else "no column was asked for",
+            f"no such column: {', '.join(unknown)}" if unknown else "no column was selected",
             hint=(f"Did you mean {similar[0]!r}? " if similar else "") + f"There are: {', '.join(by_name)}.",
         )
     return tuple(by_name[name] for name in dict.fromkeys(columns))

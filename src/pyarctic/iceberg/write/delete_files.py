@@ -86,7 +86,7 @@ def write_equality_deletes(target: FileTarget, keys: pa.Table, fields: Sequence[
     try:
         table = keys.select(schema.names).cast(schema)
     except (KeyError, pa.ArrowException) as cause:
-        raise UsageError(f"keys do not match the key columns {schema.names}: {cause}") from cause
+        raise UsageError(f"keys do not fit the key columns {schema.names}: {cause}") from cause
     path, size, metadata = _write_parquet(target, table)
     metrics, offsets = parquet_metrics(metadata, fields, target.metadata.properties, {})
     return NewFile(

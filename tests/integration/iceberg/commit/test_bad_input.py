@@ -169,7 +169,7 @@ def test_changes_that_contradict_themselves(lab: Lab) -> None:
         ({"add": (replace(file, content=7),)}, "unknown content"),
         ({"add": (replace(vector, referenced_data_file=None),)}, "vector without"),
         ({"add": (file,), "rewrites": True}, "must remove files"),
-        ({"add": (file,), "remove": listed.head(1), "rewrites": True}, "needs its proof"),
+        ({"add": (file,), "remove": listed.head(1), "rewrites": True}, "needs a proof"),
         ({**rewrite, "row_map": row_map((source, 0, 1, file.path, 0)).drop("length")}, "row map has the columns"),
         ({**rewrite, "row_map": row_map((source, 0, 1, "b", 0))}, "row map leads"),
         ({**rewrite, "row_map": row_map((other, 0, 1, file.path, 0))}, "does not remove"),

@@ -43,6 +43,7 @@ class ParquetSettings:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], kind: str = "write.parquet") -> Self:
+        """The settings of a table. `kind`: the prefix of its properties, `write.delete.parquet` for delete files."""
         codec = properties.get(
             f"{kind}.compression-codec", properties.get("write.parquet.compression-codec", "zstd")
         ).lower()
@@ -173,7 +174,7 @@ class DataFileWriter:
         full_file = self._file_bytes() + self._buffered_rows * row_bytes >= goal
         full_group = self._buffered_bytes >= self._row_group_bytes or self._buffered_rows >= self._settings.row_group_rows
         if full_file or full_group:
-            self._flush()
+            self.flush()
         if self._open_file and self._file_bytes() >= goal * (ROLL_TOLERANCE if full_file else 1):
             self._finish()
 
@@ -182,13 +183,9 @@ class DataFileWriter:
         """Memory of the rows buffered for the next row group."""
         return self._buffered_bytes
 
-    def flush(self) -> None:
-        """Write the buffered rows as a row group, to free memory."""
-        self._flush()
-
     def close(self) -> list[NewFile]:
         """Write the buffered rows and finish the file; returns all files."""
-        self._flush()
+        self.flush()
         self._finish()
         return self.files
 
@@ -202,7 +199,8 @@ class DataFileWriter:
         self._open_file, self.files, self._buffered = None, [], []
         remove_quietly(self._target.io, paths)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the buffered rows as a row group, to free memory."""
         if not self._buffered_rows:
             return
         if self._open_file is None:
@@ -216,8 +214,8 @@ class DataFileWriter:
         before = self._open_file.stream.tell()
         self._open_file.writer.write_table(table, row_group_size=table.num_rows)
         self._compression_ratio = (self._open_file.stream.tell() - before) / max(self._buffered_bytes, 1)
-        for place, index in enumerate(self._float_columns):
-            self._open_file.nans[place] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
+        for number, index in enumerate(self._float_columns):
+            self._open_file.nans[number] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
         self._rows_done += self._buffered_rows
         self._buffered, self._buffered_rows, self._buffered_bytes = [], 0, 0
 
@@ -251,6 +249,8 @@ class DataFileWriter:
 
 
 class _OpenDataFile:
+    """The file that is being written."""
+
     def __init__(
         self,
         target: FileTarget,

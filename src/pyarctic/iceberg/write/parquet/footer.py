@@ -78,6 +78,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
+    """A row group of a file."""
+
     rows: int
     compressed_bytes: int
     """The size of its pages, which copying reads and writes."""
@@ -149,6 +151,8 @@ class ParquetSchema:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
+    """The footer of a file."""
+
     version: int
     schema: ParquetSchema
     groups: tuple[RowGroup, ...]

@@ -44,6 +44,8 @@ _CREATED_BY = f"pyarctic version {__version__}".encode()
 
 
 class Writable(Protocol):
+    """A file open for writing."""
+
     def write(self, data: bytes, /) -> int: ...
 
 

@@ -57,7 +57,7 @@ def read_list(data: bytes, position: int, parse_element: Parser) -> tuple[list[A
     """The structs of a list, each parsed by `parse_element`, and the position after it."""
     kind, count, position = list_header(data, position)
     if kind != STRUCT and count:
-        raise ValueError(f"a list holds type {kind} instead of structs")
+        raise ValueError(f"a list has elements of type {kind} instead of structs")
     values = []
     for _ in range(count):
         value, position = parse_element(data, position)
