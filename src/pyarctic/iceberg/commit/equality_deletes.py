@@ -7,6 +7,8 @@ whether all deletes of one file apply to another.
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from pyarctic.iceberg.commit.change import Change
@@ -44,7 +46,7 @@ def check_equality_deletes(change: Change, state: TableState, since: pl.DataFram
 
 def _moved_pairs(
     change: Change, targets: pl.DataFrame, deletes: pl.DataFrame, state: TableState
-) -> list[tuple[dict[str, object], dict[str, object]]]:
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Pairs of old and new files with the same rows and the ranges of deletes that apply to them; equal pairs only once."""
     columns = deletes.columns
     sources = change.removed_data.select(columns)
@@ -79,11 +81,12 @@ def _moved_pairs(
     ]
 
 
-def _check_contained(inner: dict[str, object], outer: dict[str, object], *, missed: bool) -> None:
-    """Check that every delete of `inner` applies to `outer` too."""
+def _check_contained(inner: dict[str, Any], outer: dict[str, Any], *, missed: bool) -> None:
+    """Check that every delete of `inner` applies to `outer` too. `missed` selects the error: deletes that would not apply
+    any more, or that would start to apply."""
     for kind in _KINDS:
-        start, end = int(str(inner[f"{kind}_from"])), int(str(inner[f"{kind}_to"]))
-        if start >= end or (int(str(outer[f"{kind}_from"])) <= start and end <= int(str(outer[f"{kind}_to"]))):
+        start, end = inner[f"{kind}_from"], inner[f"{kind}_to"]
+        if start >= end or (outer[f"{kind}_from"] <= start and end <= outer[f"{kind}_to"]):
             continue
         if missed:
             raise ChangeRejected(

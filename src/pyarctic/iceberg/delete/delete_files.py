@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ from pyarctic.iceberg.read.projection import Projection, arrow_schema, children,
 POSITION_ID = 2147483545
 _POSITION_FIELDS = (NestedField(FILE_PATH_ID, "file_path", StringType()), NestedField(POSITION_ID, "pos", LongType()))
 NO_POSITIONS: Positions = np.empty(0, np.int64)
-Mask = npt.NDArray[np.bool_]
+_INVALID_FILE_HINT = "Its writer violated the specification. Roll back to the snapshot before its commit."
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -113,7 +112,7 @@ def read_position_deletes(
         if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(file_batch.file.schema, file_batch.file.names).keys():
             raise Damaged(
                 f"position delete file without its columns file_path and pos: {path}",
-                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                hint=_INVALID_FILE_HINT,
                 file=path,
             )
         batch = Projection.of(file_batch.batch.schema, file_batch.file.names, _POSITION_FIELDS, {}).apply(file_batch.batch)
@@ -160,7 +159,7 @@ class KeyColumns:
         if not ids:
             raise Damaged(
                 f"equality delete file without equality ids: {delete_file}",
-                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                hint=_INVALID_FILE_HINT,
                 file=delete_file,
             )
         fields, id_paths = [], []
@@ -212,7 +211,7 @@ class KeyColumns:
                 if file_field is None:
                     raise Damaged(
                         f"equality delete file does not have its key column (id {id_path[-1]}): {file.path}",
-                        hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                        hint=_INVALID_FILE_HINT,
                         file=file.path,
                     )
                 fields, names = children(file_field.field.type), file_field.child_names

@@ -20,8 +20,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
-from pyarctic.iceberg.delete.delete_files import DeleteBatch, EqualityDeletes, Mask, PositionDeletes, check_not_encrypted
+from pyarctic.iceberg.delete.delete_files import DeleteBatch, EqualityDeletes, PositionDeletes, check_not_encrypted
 from pyarctic.iceberg.delete.deletion_vectors import Positions, merge_positions, to_bitmap
+from pyarctic.iceberg.delete.key_index import Mask
 from pyarctic.iceberg.delete.matching import EQUALITY, GLOBAL_EQUALITY, DeleteMatches
 from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY, PartitionDecoder
 from pyarctic.iceberg.read.data_files import (

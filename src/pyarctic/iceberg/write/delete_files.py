@@ -16,14 +16,13 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.delete.delete_files import POSITION_ID
 from pyarctic.iceberg.delete.deletion_vectors import MAGIC, Positions, to_bitmap
 from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
+from pyarctic.iceberg.read.live_rows import POSITION
 from pyarctic.iceberg.storage import remove_if_incomplete
 from pyarctic.iceberg.write.new_file import FileTarget, Metrics, NewFile
 from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings, file_schema
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
 from pyarctic.iceberg.write.puffin import INHERITED, Blob, write_puffin
 
-POSITION_COLUMN_ID = 2147483645
-"""Field id of the row position, the column of deletion vector blobs."""
 _PATH = pa.dictionary(pa.int32(), pa.string())
 _POSITION_SCHEMA = pa.schema(
     [
@@ -123,7 +122,7 @@ def write_vectors(target: FileTarget, deleted: Mapping[str, Positions]) -> list[
             Blob(
                 type="deletion-vector-v1",
                 data=blob,
-                fields=(POSITION_COLUMN_ID,),
+                fields=(POSITION.field_id,),
                 snapshot_id=INHERITED,
                 sequence_number=INHERITED,
                 properties={"referenced-data-file": path, "cardinality": str(len(vectors[path]))},

@@ -31,7 +31,6 @@ from pyarctic.iceberg.write.manifest.avro_schemas import V1_BLOCK_SIZE, entry_sc
 from pyarctic.iceberg.write.new_file import NewFile
 
 _NO_SYNC = bytes(16)
-_BLOCK_SIZE_ID, _CONTENT_ID, _FIRST_ROW_ID, _PARTITION_ID = 105, 134, 142, 102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,6 @@ from pyarctic.iceberg.write.parquet.thrift import (
     skip,
 )
 
-CODEC_NAMES = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-"""Indexed by the codec number of the format."""
-
 _DROPPED_KEYS = frozenset(
     {b"ARROW:schema", b"org.apache.spark.sql.parquet.row.metadata", b"pandas", b"parquet.avro.schema", b"avro.schema"}
 )
@@ -158,7 +155,6 @@ class Footer:
     groups: tuple[RowGroup, ...]
     key_values: tuple[bytes, ...]
     """The encoded key-value metadata that may be kept."""
-    codecs: frozenset[str]
 
     def without_last(self) -> Footer:
         """The footer without the last column."""
@@ -187,10 +183,9 @@ _PAGE_OFFSETS = (_DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET)
 
 def parse_footer(data: bytes, data_end: int) -> Footer:
     """Parse a footer. `data_end`: the end of the pages. Invalid data raises what `thrift` raises, or KeyError."""
-    codecs: set[int] = set()
 
     def parse_chunk(data: bytes, position: int) -> tuple[Chunk, int]:
-        return _parse_chunk(data, position, data_end, codecs)
+        return _parse_chunk(data, position, data_end)
 
     def parse_group(data: bytes, position: int) -> tuple[RowGroup, int]:
         fields, end = read_struct(data, position, {1: lambda data, position: read_list(data, position, parse_chunk)})
@@ -226,7 +221,6 @@ def parse_footer(data: bytes, data_end: int) -> Footer:
         ),
         groups=tuple(groups),
         key_values=tuple(pair for pair in fields.get(5, ()) if key_of(pair) not in _DROPPED_KEYS),
-        codecs=frozenset(CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else str(codec) for codec in codecs),
     )
 
 
@@ -249,7 +243,7 @@ def _to_row_group(data: bytes, fields: dict[int, Any]) -> RowGroup:
     )
 
 
-def _parse_chunk(data: bytes, position: int, data_end: int, codecs: set[int]) -> tuple[Chunk, int]:
+def _parse_chunk(data: bytes, position: int, data_end: int) -> tuple[Chunk, int]:
     fields, end = read_struct(data, position, _CHUNK_PARSERS)
     if _CHUNK_FILE_PATH in fields:
         raise NotCopyable("it keeps columns in other files")
@@ -258,7 +252,8 @@ def _parse_chunk(data: bytes, position: int, data_end: int, codecs: set[int]) ->
         raise NotCopyable("it keeps the metadata of columns outside of its footer")
     metadata, metadata_start, metadata_end = fields[_CHUNK_METADATA]
     _refuse_unknown_fields(metadata, 17, "a column")
-    codecs.add(number(data, metadata[_CODEC]))
+    if _CODEC not in metadata:
+        raise ValueError("the metadata of a column lacks its codec")
     spans = sorted([metadata[key] for key in _PAGE_OFFSETS if key in metadata], key=_span_start)
     bloom = _bloom_filter(data, metadata, data_end)
     if bloom is not None:

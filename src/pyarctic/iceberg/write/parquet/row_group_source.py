@@ -78,14 +78,6 @@ class RowGroupSource:
     def footer(self) -> Footer:
         return self._footer
 
-    @property
-    def rows(self) -> int:
-        return sum(group.rows for group in self.groups)
-
-    @property
-    def codecs(self) -> frozenset[str]:
-        return self._footer.codecs
-
     def without_last(self, field_id: int) -> Self:
         """The same file without its last column, if that has this id."""
         if not self.schema.fields or self.schema.fields[-1][1] != field_id:
@@ -94,10 +86,6 @@ class RowGroupSource:
         with translate_invalid_footer(self.path):
             source._footer = self._footer.without_last()
         return source
-
-    def fits(self, other: RowGroupSource) -> bool:
-        """Whether row groups of both may be copied into one file."""
-        return self.schema == other.schema
 
     def stream_ranges(self, ranges: Iterable[Range]) -> Iterator[bytes]:
         """The bytes of the ranges in this order, some megabytes at a time."""
