@@ -1,7 +1,8 @@
-"""What PyIceberg lacks: file lists as frames, delete files, scans, writers and commits for Iceberg tables.
+"""Iceberg tables beyond what PyIceberg offers: file lists as frames, delete files, scans, writers and commits.
 
-Knows Iceberg's formats (metadata through PyIceberg, manifests, delete files, deletion vectors) and nothing of keyed
-tables, optimizing or services. Works on any catalog and storage that PyIceberg opens.
+Subpackages: `catalog` opens tables, `manifest` lists their files, `predicate` and `delete` decide which files and rows a
+reader needs, `read` reads rows, `write` writes files and `commit` adds them to a table. This package knows the formats of
+Iceberg and nothing of keyed tables, optimizing or services; it works with any catalog and storage that PyIceberg supports.
 """
 
 from __future__ import annotations

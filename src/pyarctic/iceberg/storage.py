@@ -1,4 +1,4 @@
-"""Opening files of a table through PyIceberg's FileIO, with errors that name the file and say what to do."""
+"""Reading and writing files of a table through PyIceberg's FileIO, with errors that name the file and give a hint."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyarctic.errors import Damaged, Unavailable
 
 @contextmanager
 def open_input(io: FileIO, path: str) -> Iterator[InputStream]:
-    """An input stream of `path`. Both spellings of a local file, `file:/x` (Java) and `file:///x`, are understood."""
+    """Open `path` for reading. Local files may be written as `file:/x` (as Java does) or `file:///x`."""
     try:
         stream = io.new_input(path).open()
     except FileNotFoundError as cause:
         raise Damaged(
             f"file is missing: {path}",
-            hint="Something outside the table's own commits removed it, for instance an orphan cleaner that is too "
-            "eager. Restore it from a backup, or read or roll back to a snapshot that does not need it.",
+            hint="It was not removed by a commit of the table, but for instance by an orphan file cleanup with too short a "
+            "retention. Restore it from a backup, or read or roll back to a snapshot that does not need it.",
             file=path,
         ) from cause
     except PermissionError as cause:
@@ -31,12 +31,12 @@ def open_input(io: FileIO, path: str) -> Iterator[InputStream]:
 
 
 def read_bytes(io: FileIO, path: str) -> bytes:
-    """The whole content of a (metadata-sized) file."""
+    """The complete content of a small file."""
     return read_range(io, path, 0, None)
 
 
 def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
-    """`length` bytes at `offset`; fewer when the file ends before, all that follow when it is None."""
+    """`length` bytes from `offset`, or all that follow if it is None; fewer if the file ends before."""
     with open_input(io, path) as stream:
         try:
             if offset:
@@ -49,14 +49,14 @@ def read_range(io: FileIO, path: str, offset: int, length: int | None) -> bytes:
 
 
 def write_bytes(io: FileIO, path: str, data: bytes) -> None:
-    """Write a whole file, or nothing."""
+    """Write a complete file, or nothing."""
     with remove_if_incomplete(io, path), io.new_output(path).create() as stream:
         stream.write(data)
 
 
 @contextmanager
 def remove_if_incomplete(io: FileIO, path: str) -> Iterator[None]:
-    """Removes the half of a file that a full disk or a lost connection left, and says what happened."""
+    """Remove an incomplete file when writing it fails, as on a full disk, and raise Unavailable."""
     try:
         yield
     except OSError as cause:
@@ -69,9 +69,9 @@ def remove_if_incomplete(io: FileIO, path: str) -> Iterator[None]:
 
 
 def remove_quietly(io: FileIO, paths: Iterable[str]) -> None:
-    """Delete files, going on when one cannot be deleted: what stays is an orphan, not a fault of the table."""
+    """Delete files and ignore failures: a file that stays is an orphan and does no harm to the table."""
     for path in paths:
         try:
             io.delete(path)
-        except Exception:  # noqa: BLE001, S112  # every store has errors of its own
+        except Exception:  # noqa: BLE001, S112  # every storage has its own errors
             continue

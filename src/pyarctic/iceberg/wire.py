@@ -1,4 +1,4 @@
-"""What other processes and machines need to know of a table, as they get it: small, and without a catalog."""
+"""Serialization of table metadata, file lists and written files for other processes, small and without a catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyarctic.iceberg.write.new_file import Metrics, NewFile
 
 
 def trim_metadata(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda _: True) -> TableMetadata:
-    """A table's metadata without its history. `keeps`: which of its properties to keep."""
+    """The metadata of a table without its history. `keeps` decides which table properties are kept."""
     return metadata.model_copy(
         update={
             "properties": {key: value for key, value in metadata.properties.items() if keeps(key)},
@@ -32,16 +32,19 @@ def trim_metadata(metadata: TableMetadata, keeps: Callable[[str], bool] = lambda
 
 
 def frame_to_bytes(frame: pl.DataFrame) -> bytes:
+    """Serialize a frame as a compressed Arrow IPC file."""
     buffer = io.BytesIO()
     frame.write_ipc(buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def frame_from_bytes(data: bytes) -> pl.DataFrame:
+    """The frame that `frame_to_bytes` serialized."""
     return pl.read_ipc(io.BytesIO(data))
 
 
 def file_to_json(file: NewFile) -> dict[str, Any]:
+    """A written file as a JSON document."""
     values = {entry.name: getattr(file, entry.name) for entry in fields(file)}
     metrics = {entry.name: dict(getattr(file.metrics, entry.name)) for entry in fields(file.metrics)}
     for bounds in ("lower_bounds", "upper_bounds"):
@@ -50,6 +53,7 @@ def file_to_json(file: NewFile) -> dict[str, Any]:
 
 
 def file_from_json(document: Mapping[str, Any], decoder: PartitionDecoder) -> NewFile:
+    """The file of a document made by `file_to_json`."""
     metrics = {name: {int(key): value for key, value in values.items()} for name, values in document["metrics"].items()}
     for bounds in ("lower_bounds", "upper_bounds"):
         metrics[bounds] = {key: b64decode(value) for key, value in metrics[bounds].items()}

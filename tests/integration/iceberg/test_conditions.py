@@ -83,7 +83,7 @@ def test_what_a_condition_selects(typed: Lake, where: str, found: list[int | Non
         ("i = null", "is null"),
         ("j = 1", "Columns: i, d"),
         ("d = 2.80001", "Write it like"),
-        ("z > 'yesterday'", "Instants look like"),
+        ("z > 'yesterday'", "Timestamps look like"),
         ("", "Write it like"),
     ],
 )

@@ -22,8 +22,8 @@ from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg.delete import delete_files as deletefiles
 from pyarctic.iceberg.delete.delete_files import (
-    Held,
     KeyColumns,
+    LruCache,
     PositionDeletes,
     check_not_encrypted,
     read_position_deletes,
@@ -138,7 +138,7 @@ def test_tiny_memory_gives_the_same_rows(lake: Lake, monkeypatch: pytest.MonkeyP
 
 
 def test_held_things_are_dropped_when_they_outgrow_the_budget() -> None:
-    held: Held[str, str] = Held(10)
+    held: LruCache[str, str] = LruCache(10)
     asked: list[str] = []
 
     def get(key: str, size: int = 4) -> str:
@@ -228,7 +228,7 @@ def test_positions_that_are_not_wanted_are_not_held(tmp_path: Path) -> None:
     )
     wanted = PositionDeletes(PyArrowFileIO(), 1 << 20, names[10:12])
     assert wanted.of(names[11], deletes).tolist() == list(range(100))
-    assert wanted._held._held_bytes < 2000
+    assert wanted._cache._cached_bytes < 2000
     with pytest.raises(ValueError, match="were not wanted"):
         wanted.of(names[12], deletes)
     assert PositionDeletes(PyArrowFileIO(), 1 << 20).of(names[12], deletes).tolist() == list(range(100))

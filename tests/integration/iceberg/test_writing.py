@@ -154,7 +154,7 @@ def test_rows_that_do_not_fit_leave_nothing_behind(lake: Lake, wrong: pa.RecordB
     def write() -> None:
         with DataFileWriter(place) as writer:
             writer.write(batch(0, 10))
-            writer._flush()
+            writer.flush()
             assert list((lake.folder / "t" / "data").iterdir())
             writer.write(wrong)
 

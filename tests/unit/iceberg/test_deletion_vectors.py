@@ -58,8 +58,8 @@ def sealed(body: bytes) -> bytes:
         (sealed(b"\xd1\xd3\x39\x65" + BLOB[8:-4]), len(BLOB), 3, "magic"),
         (BLOB[:-1] + bytes([BLOB[-1] ^ 1]), len(BLOB), 3, "checksum"),
         (BLOB[:20] + bytes([BLOB[20] ^ 1]) + BLOB[21:], len(BLOB), 3, "checksum"),
-        (BLOB, len(BLOB), 2, "announced"),
-        (BLOB, len(BLOB), 4, "announced"),
+        (BLOB, len(BLOB), 2, "expected"),
+        (BLOB, len(BLOB), 4, "expected"),
     ],
 )
 def test_each_corruption(tmp_path: Path, blob: bytes, size: int, cardinality: int, complaint: str) -> None:

@@ -37,7 +37,7 @@ from pyiceberg.types import (
 
 from pyarctic.iceberg.delete import key_index as keyindex
 from pyarctic.iceberg.delete.delete_files import KeyColumns
-from pyarctic.iceberg.delete.key_index import BitTable, CloseCodes, EqualityIndex, SearchedCodes, are_close
+from pyarctic.iceberg.delete.key_index import DenseCodes, EqualityIndex, MembershipBitmap, SparseCodes, are_dense
 from pyarctic.iceberg.read.data_files import FileBatch, OpenFile
 from pyarctic.iceberg.read.projection import arrow_type
 
@@ -133,7 +133,7 @@ def test_index_equals_a_dictionary(
         for row in map(plain, content):
             newest[row] = max(newest.get(row, 0), sequence)
     index = EqualityIndex((frame(keys, types, content), sequence) for content, sequence in deleted)
-    dead = index.dead(frame(keys, narrowed, asked, encoded=True), at)
+    dead = index.is_deleted(frame(keys, narrowed, asked, encoded=True), at)
     assert dead.tolist() == [newest.get(plain(row), 0) > at for row in asked]
 
 
@@ -144,13 +144,13 @@ def test_collision_with_a_row_that_is_not_deleted(monkeypatch: pytest.MonkeyPatc
     keys = columns_of(types)
     index = EqualityIndex([(frame(keys, types, [(1, "a")]), 5)])
     asked: list[Row] = [(2, "a"), (1, "a"), (1, None), (None, None)]
-    assert index.dead(frame(keys, types, asked), 4).tolist() == [False, True, False, False]
+    assert index.is_deleted(frame(keys, types, asked), 4).tolist() == [False, True, False, False]
 
 
 def test_index_of_nothing() -> None:
     keys = columns_of([LongType()])
     for index in (EqualityIndex([]), EqualityIndex([(frame(keys, [LongType()], []), 5)])):
-        assert index.dead(frame(keys, [LongType()], [(1,), (None,)]), 0).tolist() == [False, False]
+        assert index.is_deleted(frame(keys, [LongType()], [(1,), (None,)]), 0).tolist() == [False, False]
         assert index.nbytes < 10
 
 
@@ -163,19 +163,19 @@ def test_index_of_nothing() -> None:
 def test_close_codes_are_found_where_a_search_finds_them(known: set[int], asked: list[int]) -> None:
     near = [code for code in known if code < min(known) + 4096]  # what is farther would take a bit for each number between
     codes, rows = np.array(sorted(near), np.int64), np.array(asked, np.int64)
-    found, places = CloseCodes(codes).of(rows)
+    found, places = DenseCodes(codes).locate(rows)
     assert [(asked[row], near_code) for row, near_code in zip(found, codes[places], strict=True)] == [
         (code, code) for code in asked if code in near
     ]
-    searched, at = SearchedCodes(codes).of(rows)
+    searched, at = SparseCodes(codes).locate(rows)
     assert sorted(zip(searched, at, strict=True)) == list(zip(found, places, strict=True))
 
 
 def test_which_codes_are_close() -> None:
-    assert are_close(np.array([LEAST, LEAST + 95]))
-    assert not are_close(np.array([LEAST, LEAST + 96]))
-    assert not are_close(np.array([LEAST, MOST]))
-    assert not are_close(np.empty(0, np.int64))
+    assert are_dense(np.array([LEAST, LEAST + 95]))
+    assert not are_dense(np.array([LEAST, LEAST + 96]))
+    assert not are_dense(np.array([LEAST, MOST]))
+    assert not are_dense(np.empty(0, np.int64))
 
 
 @pytest.mark.parametrize("step", [1, 86_400_000_000, 2**20, 0x5851F42D4C957F2D])
@@ -186,8 +186,8 @@ def test_many_keys(step: int) -> None:
     parts = [(pl.DataFrame({"key_0": deleted[sequences == sequence]}), sequence) for sequence in (7, 3, 300)]
     index = EqualityIndex(parts)
     for at, least in ((2, 0), (3, 4), (7, 8), (300, 301)):
-        dead = index.dead(pl.DataFrame({"key_0": numbers}), at)
+        dead = index.is_deleted(pl.DataFrame({"key_0": numbers}), at)
         assert np.array_equal(dead, np.append(sequences >= least, np.zeros(600_000, bool)))
     assert index.nbytes <= 12 * len(deleted)
-    turned_away = 1 - len(BitTable(deleted).may_hold(numbers[300_000:])) / 600_000
+    turned_away = 1 - len(MembershipBitmap(deleted).may_contain(numbers[300_000:])) / 600_000
     assert turned_away > 0.85

@@ -182,7 +182,7 @@ def test_values_of_very_different_length() -> None:
     ids=str,
 )
 def test_what_cannot_be_transformed(transform: Transform[Any, Any], type_: IcebergType) -> None:
-    with pytest.raises(Unsupported, match="is not known"):
+    with pytest.raises(Unsupported, match="is not supported"):
         apply_transform(transform, type_, array_of(type_, [None]))
 
 

@@ -1,4 +1,8 @@
-"""Opening catalogs and loading tables, and patches for what PyIceberg gets wrong."""
+"""Opening catalogs and loading tables.
+
+`open_catalog` and `load_table` open them by name, with errors translated to those of PyArctic (`translate_catalog_errors`).
+`apply_patches` fixes problems of PyIceberg for every catalog; both call it.
+"""
 
 from __future__ import annotations
 

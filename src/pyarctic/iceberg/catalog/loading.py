@@ -1,4 +1,4 @@
-"""Opening catalogs by name and loading tables from them, with every failure told as one of our errors."""
+"""Opening catalogs by name and loading tables from them, with failures translated to PyArctic's errors."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
 
 
 def catalog_names() -> list[str]:
-    """Names known from arctic.yaml, this process and PyIceberg's own configuration."""
+    """The names of catalogs in arctic.yaml, of this process and of PyIceberg's configuration."""
     return sorted({*config.declared_names(), *Config().get_known_catalogs()})
 
 
 def open_catalog(name: str) -> Catalog:
-    """The catalog of that name. Nothing is asked of it yet, except by those that connect at once."""
+    """Open the catalog of that name. No request is sent, except by catalogs that connect immediately."""
     apply_patches()
     properties = config.catalog_properties(name)
     if properties is None and name not in Config().get_known_catalogs():
         raise NotFound(
             f"catalog {name!r} is not configured",
-            hint=f"Known: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
+            hint=f"Configured: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
             catalog=name,
         )
     with translate_catalog_errors(name):
@@ -48,7 +48,7 @@ def open_catalog(name: str) -> Catalog:
 
 
 def load_table(name: TableName) -> Table:
-    """The table at its newest metadata."""
+    """Load a table with its current metadata."""
     catalog = open_catalog(name.catalog)
     with translate_catalog_errors(name.catalog, str(name)):
         return catalog.load_table((*name.namespace, name.table))
@@ -56,7 +56,7 @@ def load_table(name: TableName) -> Table:
 
 @contextmanager
 def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator[None]:
-    """Tell the failures of a catalog (a dozen unrelated exception types) in our own words."""
+    """Translate the failures of a catalog (a dozen unrelated exception types) to PyArctic's errors."""
     subject = table or catalog
     try:
         yield
@@ -65,19 +65,19 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
     except (NoSuchTableError, NoSuchIcebergTableError) as cause:
         raise NotFound(
             f"table {subject} does not exist",
-            hint=f"`arctic table ls '{catalog}.*'` lists those there are.",
+            hint=f"`arctic table ls '{catalog}.*'` lists the existing tables.",
             table=subject,
         ) from cause
     except NoSuchNamespaceError as cause:
         raise NotFound(
-            f"no such database: {cause}", hint=f"`arctic table ls '{catalog}.*'` shows them.", catalog=catalog
+            f"no such database: {cause}", hint=f"`arctic table ls '{catalog}.*'` shows the existing ones.", catalog=catalog
         ) from cause
     except (ValidationError, PydanticError) as cause:
         raise _bad_metadata(subject, cause) from cause
     except FileNotFoundError as cause:
         raise Damaged(
             f"{subject}: its metadata file is missing: {cause.filename or cause}",
-            hint="The catalog points at a file that is gone. Register an older metadata file of the table.",
+            hint="The catalog points to a file that does not exist. Register an older metadata file of the table.",
             table=subject,
         ) from cause
     except NotInstalledError as cause:
@@ -91,14 +91,14 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
     except (ValueError, KeyError, TypeError) as cause:
         if table:
             raise _bad_metadata(subject, cause) from cause
-        raise ConfigError(f"catalog {catalog!r} is not configured right: {cause}", catalog=catalog) from cause
+        raise ConfigError(f"catalog {catalog!r} is not configured correctly: {cause}", catalog=catalog) from cause
     except OSError as cause:
         raise Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog) from cause
 
 
 def _bad_metadata(table: str, cause: Exception) -> ArcticError:
     text = str(cause)
-    # Not "format-version": the text of any complaint may quote the beginning of the file.
+    # Not "format-version": any error message may quote the beginning of the file.
     if "union_tag_invalid" in text or "Unknown format version" in text:
         return Unsupported(
             f"{table} has a format version this release cannot read",

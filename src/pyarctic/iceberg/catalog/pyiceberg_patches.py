@@ -1,14 +1,14 @@
-"""Gaps of PyIceberg 0.12 that are closed here, once, for every catalog. Each goes when a test says PyIceberg closed it.
+"""Patches for PyIceberg 0.12, applied once for every catalog. Tests show when PyIceberg no longer needs one of them.
 
 * Statistics files: PyIceberg allows two blob types and refuses to load metadata that lists any other. The specification
   lets writers add their own, and tables shared with the mixed-iceberg format have them.
-* Format version 3: PyIceberg does not write its metadata files, lets row ids begin with nothing instead of zero, and does
-  not notice that a snapshot's sequence number was taken by a commit to another branch.
-* A commit copies the whole metadata in depth, although snapshots and log entries never change: with thousands of them that
+* Format version 3: PyIceberg does not write its metadata files, starts row ids with null instead of zero, and does not
+  notice that a snapshot's sequence number was taken by a commit to another branch.
+* A commit deep-copies the complete metadata, although snapshots and log entries never change: with thousands of them this
   takes most of the time.
-* Hive: the lock has no heartbeat, so a slow commit may lose it and overwrite another one. The metastore is told which
-  metadata file it must find (HIVE-26882: Hive 2.3.10, 4.0 and later; older ones ignore it).
-* A lost race in a catalog whose client writes the metadata file (sql, glue, hive) leaves that file behind.
+* Hive: the lock has no heartbeat, so a slow commit may lose it and overwrite another one. The metastore is given the
+  expected metadata file (HIVE-26882: Hive 2.3.10, 4.0 and later; older versions ignore it).
+* Conflicting commits in catalogs whose client writes the metadata file (sql, glue, hive) leave that file behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from pyarctic.iceberg.storage import remove_if_incomplete
 
-_MODELS: tuple[type[BaseModel], ...] = (  # each after those it is made of
+_MODELS: tuple[type[BaseModel], ...] = (  # each after the models it contains
     BlobMetadata,
     StatisticsFile,
     TableMetadataV1,
@@ -50,7 +50,7 @@ _staged: ContextVar[list[str] | None] = ContextVar("staged", default=None)
 
 
 def apply_patches() -> None:
-    """Make the repairs, if they are not made yet."""
+    """Apply the patches, unless they are applied already."""
     if BlobMetadata.model_fields["type"].annotation is str:
         return
     BlobMetadata.model_fields["type"].annotation = str
@@ -60,12 +60,12 @@ def apply_patches() -> None:
     TableMetadataV3.model_dump_json = IcebergBaseModel.model_dump_json  # type: ignore[method-assign]
     for model in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
         model.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]  # noqa: ARG005
-    _notice_taken_sequence_numbers()
-    _tell_staged_metadata()
+    _patch_sequence_number_check()
+    _patch_metadata_staging()
 
 
 def apply_hive_patch() -> None:
-    """The repair for Hive, once its client is in use: it needs a package that not everyone has."""
+    """Apply the patch for Hive if its client is loaded: it needs an optional package."""
     hive = sys.modules.get("pyiceberg.catalog.hive")
     if hive is None or hasattr(hive, "_expects_metadata"):
         return
@@ -74,11 +74,14 @@ def apply_hive_patch() -> None:
     alter = client.alter_table_with_environment_context
 
     @wraps(alter)
-    def expecting(self: Any, dbname: str, tbl_name: str, new_tbl: Any, environment_context: Any) -> Any:
-        found = (new_tbl.parameters or {}).get("previous_metadata_location")
-        if found is None:
+    def alter_if_unchanged(self: Any, dbname: str, tbl_name: str, new_tbl: Any, environment_context: Any) -> Any:
+        previous = (new_tbl.parameters or {}).get("previous_metadata_location")
+        if previous is None:
             return alter(self, dbname, tbl_name, new_tbl, environment_context)
-        environment_context.properties |= {"expected_parameter_key": "metadata_location", "expected_parameter_value": found}
+        environment_context.properties |= {
+            "expected_parameter_key": "metadata_location",
+            "expected_parameter_value": previous,
+        }
         try:
             return alter(self, dbname, tbl_name, new_tbl, environment_context)
         except hive.MetaException as cause:
@@ -87,13 +90,13 @@ def apply_hive_patch() -> None:
                 raise CommitFailedException(msg) from cause
             raise
 
-    client.alter_table_with_environment_context = expecting
+    client.alter_table_with_environment_context = alter_if_unchanged
 
 
 @contextmanager
 def staged_metadata() -> Iterator[list[str]]:
-    """Collects the metadata files that a catalog's client writes within the block, before it swaps them in. One that cannot
-    be written raises `Unavailable`: the catalog was not asked then."""
+    """Collect the metadata files that a catalog's client writes within the block, before it commits them. If one cannot be
+    written, `Unavailable` is raised; the catalog was not called then."""
     paths: list[str] = []
     token = _staged.set(paths)
     try:
@@ -102,7 +105,7 @@ def staged_metadata() -> Iterator[list[str]]:
         _staged.reset(token)
 
 
-def _notice_taken_sequence_numbers() -> None:
+def _patch_sequence_number_check() -> None:
     apply = _apply_table_update.dispatch(AddSnapshotUpdate)
 
     @_apply_table_update.register(AddSnapshotUpdate)
@@ -116,11 +119,11 @@ def _notice_taken_sequence_numbers() -> None:
         return applied
 
 
-def _tell_staged_metadata() -> None:
+def _patch_metadata_staging() -> None:
     stage = MetastoreCatalog._update_and_stage_table
 
     @wraps(stage)
-    def told(self: MetastoreCatalog, *args: Any, **kwargs: Any) -> StagedTable:
+    def stage_and_record(self: MetastoreCatalog, *args: Any, **kwargs: Any) -> StagedTable:
         table = stage(self, *args, **kwargs)
         if (paths := _staged.get()) is not None:
             paths.append(table.metadata_location)
@@ -128,12 +131,12 @@ def _tell_staged_metadata() -> None:
 
     write = MetastoreCatalog._write_metadata
 
-    def written(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+    def write_or_remove(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
         if _staged.get() is None:
             write(metadata, io, metadata_path)
         else:
             with remove_if_incomplete(io, metadata_path):
                 write(metadata, io, metadata_path)
 
-    MetastoreCatalog._update_and_stage_table = told  # type: ignore[method-assign]
-    MetastoreCatalog._write_metadata = staticmethod(written)  # type: ignore[method-assign]
+    MetastoreCatalog._update_and_stage_table = stage_and_record  # type: ignore[method-assign]
+    MetastoreCatalog._write_metadata = staticmethod(write_or_remove)  # type: ignore[method-assign]

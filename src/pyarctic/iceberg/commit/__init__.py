@@ -1,6 +1,7 @@
-"""Changing a table: one change, one snapshot, validated against what others committed meanwhile.
+"""Committing changes to a table: each change is one snapshot, validated against concurrent commits.
 
-`commit` takes a `Change` as data and answers with a value: `Committed`, `Conflict`, `Rejected` or `Unknown`.
+`commit` takes a `Change` (or a `ManifestRewrite`) and returns its outcome: `Committed`, `Conflict`, `Rejected` or `Unknown`.
+A rewrite needs a `Proof` that it kept all rows, optionally with a `ContentHash`.
 """
 
 from __future__ import annotations

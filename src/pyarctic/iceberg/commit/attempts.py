@@ -1,8 +1,8 @@
-"""The commit: attempts until the catalog takes the change, and an answer that can be trusted.
+"""Committing a change: attempts until the catalog accepts it, with a reliable outcome.
 
-An attempt loads the table, validates the change against it, writes metadata files and asks the catalog to swap. Whatever
-happens, the snapshot id of the change tells whether it is in the table. If the catalog's answer is lost and the table has
-not moved, the very same request is sent again: it can be taken only once, because it demands the branch where it was.
+An attempt loads the table, validates the change against it, writes metadata files and sends the request to the catalog. The
+snapshot id of the change always tells whether it is in the table. If the catalog's response is lost and the table has not
+changed, the same request is sent again: it can succeed only once, because it requires the branch at its old snapshot.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from pyarctic.iceberg.commit.change import (
     RejectedCode,
     Unknown,
 )
-from pyarctic.iceberg.commit.request import Preparation, Request, foundation
-from pyarctic.iceberg.commit.table_state import Refusal, TableState
+from pyarctic.iceberg.commit.request import Request, RequestBuilder, state_version
+from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
 from pyarctic.iceberg.manifest.file_list import FileList
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.manifest.manifest_files import MetadataFiles
-from pyarctic.iceberg.write.properties import whole_property
+from pyarctic.iceberg.write.properties import non_negative_property
 
 CommitStep = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
 CommitListener = Callable[[CommitStep], None]
@@ -52,27 +52,29 @@ CommitListener = Callable[[CommitStep], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how patiently to try again, as the table's properties say."""
+    """How often and how long to retry, from the table's properties."""
 
     times: int
-    least_wait: float
-    most_wait: float
+    min_wait: float
+    max_wait: float
     total: float
+    """Seconds after which no further attempt is made."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Self:
+        """The policy of a table."""
         properties = metadata.properties
         return cls(
-            times=whole_property(properties, "commit.retry.num-retries", 4),
-            least_wait=whole_property(properties, "commit.retry.min-wait-ms", 100) / 1000,
-            most_wait=whole_property(properties, "commit.retry.max-wait-ms", 60_000) / 1000,
-            total=whole_property(properties, "commit.retry.total-timeout-ms", 1_800_000) / 1000,
+            times=non_negative_property(properties, "commit.retry.num-retries", 4),
+            min_wait=non_negative_property(properties, "commit.retry.min-wait-ms", 100) / 1000,
+            max_wait=non_negative_property(properties, "commit.retry.max-wait-ms", 60_000) / 1000,
+            total=non_negative_property(properties, "commit.retry.total-timeout-ms", 1_800_000) / 1000,
         )
 
-    def pause(self, attempt: int) -> float:
-        """Seconds to wait after an attempt: doubling, and never the same for two who collided."""
-        longest = min(self.least_wait * 2 ** (attempt - 1), self.most_wait)
-        return random.uniform(0.5 * longest, longest)  # noqa: S311  # no secret
+    def wait_after(self, attempt: int) -> float:
+        """Seconds to wait after an attempt: doubled each time, with jitter so that concurrent commits do not collide."""
+        longest = min(self.min_wait * 2 ** (attempt - 1), self.max_wait)
+        return random.uniform(0.5 * longest, longest)  # noqa: S311  # not for cryptography
 
 
 def commit(
@@ -84,39 +86,46 @@ def commit(
 ) -> Outcome:
     """Apply a change to a table, atomically.
 
-    `known` is a file list of the table, such as the one the change was planned with: manifests it has are not read again,
-    and added files are looked for among all of them. `listen` is told every step.
+        outcome = commit(table, Change(start=snapshot_id, add=(new_file,)))
+
+    `known` is a file list of the table, such as the one the change was planned with: its manifests are not read again, and
+    added files are checked against all files of the table. `listen` is called with every step.
     """
     apply_patches()
     apply_hive_patch()
     return _Commit(table, change, known, listen).run()
 
 
-_MAYBE_OURS: tuple[RejectedCode, ...] = ("history-lost", "added-twice", "moved", "done-already")
-_NOT_ALLOWED = (UnauthorizedError, ForbiddenError, BadRequestError, NoSuchTableError)
+_POSSIBLY_OUR_COMMIT: tuple[RejectedCode, ...] = ("history-lost", "added-twice", "moved", "done-already")
+"""Rejections that an earlier attempt with unknown outcome may itself have caused."""
+_PERMANENT_ERRORS = (UnauthorizedError, ForbiddenError, BadRequestError, NoSuchTableError)
 
 
 class _Commit:
+    """The attempts of one commit."""
+
     def __init__(
         self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: CommitListener
     ) -> None:
         self._table = table
         self._change = change
-        self._listen = listen
+        self._notify = listen
         self._io = table.io
         self._reader = known.reader(table.io) if known else ManifestReader(table.io)
-        self._preparation = Preparation(MetadataFiles(table.metadata, table.io), thorough=known is not None)
-        self._doubtful: Request | None = None
-        """Sent, and not known to have failed or to have been taken."""
-        self._in_doubt: set[str] = set()
-        self._refused = False
-        """The catalog refused the doubtful request. It is asked once more: one that repeats a request within takes it first
-        and then refuses it, and nothing that its table needs may be removed."""
-        self._staged: list[str] = []
-        """Metadata files that the catalog's client wrote for attempts that came to nothing, as far as known."""
+        self._builder = RequestBuilder(MetadataFiles(table.metadata, table.io), check_all_files=known is not None)
+        self._pending_request: Request | None = None
+        """A request that was sent and is not known to have failed or succeeded."""
+        self._files_in_doubt: set[str] = set()
+        """Files of requests with unknown outcome, which must not be removed."""
+        self._pending_was_refused = False
+        """The catalog refused the pending request. The table is loaded once more to confirm it: a catalog that repeats
+        requests internally may have accepted it first and then refused it, and files of the table must not be removed."""
+        self._staged_files: list[str] = []
+        """Metadata files that the catalog's client wrote for attempts that failed, as far as known."""
         self._attempts = 0
 
     def run(self) -> Outcome:
+        """Attempt to commit until there is an outcome or the retries are exhausted, then remove unused files."""
         retry = RetryPolicy.of(self._table.metadata)
         deadline = time.monotonic() + retry.total
         while True:
@@ -124,56 +133,57 @@ class _Commit:
             try:
                 outcome = self._attempt()
             except Unavailable as error:
-                if self._doubtful is None:
-                    self._clean(keep=frozenset())
+                if self._pending_request is None:
+                    self._remove_unused(keep=frozenset())
                     raise
-                outcome = self._unknown(error)
+                outcome = self._unknown_outcome(error)
             except BaseException:
-                if self._doubtful is None:
-                    self._clean(keep=frozenset())
+                if self._pending_request is None:
+                    self._remove_unused(keep=frozenset())
                 raise
-            last = self._attempts > retry.times or time.monotonic() > deadline
-            if not isinstance(outcome, Conflict | Unknown) or last:
+            is_last = self._attempts > retry.times or time.monotonic() > deadline
+            if not isinstance(outcome, Conflict | Unknown) or is_last:
                 break
-            time.sleep(retry.pause(self._attempts))
+            time.sleep(retry.wait_after(self._attempts))
         if isinstance(outcome, Conflict):
-            found = self._confirmed()
-            outcome = outcome if isinstance(found, Table) else found
+            confirmed = self._confirm_refused()
+            outcome = outcome if isinstance(confirmed, Table) else confirmed
         if isinstance(outcome, Conflict | Rejected):
-            self._clean(keep=frozenset())
-        self._listen("cleaned")
+            self._remove_unused(keep=frozenset())
+        self._notify("cleaned")
         return outcome
 
     def _attempt(self) -> Outcome:
-        if self._attempts == 1 and self._is_fresh():
+        if self._attempts == 1 and self._can_skip_loading():
             try:
                 return self._try(self._table)
-            except ArcticError:  # it may have become old after all: credentials and snapshots expire
-                if self._doubtful is not None:
+            except ArcticError:  # the table may be outdated: credentials and snapshots expire
+                if self._pending_request is not None:
                     raise
         table = self._load()
         return table if isinstance(table, Unknown | Rejected) else self._try(table)
 
     def _try(self, table: Table) -> Outcome:
         state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
-        if (landed := self._landed(table.metadata)) is not None:
-            return self._rolled_back() if state.has_left(landed) else self._committed(table)
-        self._forget_refused(table)
-        request = self._doubtful
-        if request is None or request.built_on != foundation(state):
+        if (snapshot := self._committed_snapshot(table.metadata)) is not None:
+            return self._rolled_back_outcome() if state.has_left(snapshot) else self._record_committed(table)
+        self._drop_refused_request(table)
+        request = self._pending_request
+        if request is None or request.built_on != state_version(state):
             try:
-                request = self._preparation.request(self._change, state)
-            except Refusal as refusal:
-                if self._in_doubt and refusal.rejected.code in _MAYBE_OURS:
-                    # The attempt whose answer was lost may have been taken, and its snapshot expired since: it may be the
-                    # very reason of the refusal.
-                    return self._unknown(refusal)
-                return refusal.rejected
-        self._listen("prepared")
+                request = self._builder.build(self._change, state)
+            except ChangeRejected as error:
+                if self._files_in_doubt and error.rejected.code in _POSSIBLY_OUR_COMMIT:
+                    # An attempt whose response was lost may have succeeded, and its snapshot expired since: it may itself
+                    # be the reason of the rejection.
+                    return self._unknown_outcome(error)
+                return error.rejected
+        self._notify("prepared")
         return self._send(table, request)
 
-    def _is_fresh(self) -> bool:
-        """An append to the very state it was planned on needs no newer one. If there is one, the catalog says so."""
+    def _can_skip_loading(self) -> bool:
+        """Whether the table need not be loaded: an append is first tried on the state it was planned on. If the table has
+        changed, the catalog refuses it."""
         change = self._change
         ref = self._table.metadata.refs.get(change.branch)
         return isinstance(change, Change) and change.is_append and ref is not None and ref.snapshot_id == change.start
@@ -186,141 +196,145 @@ class _Commit:
         except NotFound:
             raise
         except ArcticError as error:
-            if self._doubtful is None:
+            if self._pending_request is None:
                 raise
-            return self._unknown(error)
-        self._listen("loaded")
-        # As it is now: during a long rewrite the credentials it was planned with may have expired.
+            return self._unknown_outcome(error)
+        self._notify("loaded")
+        # The old credentials may have expired during a long rewrite.
         self._reader.io = self._io = table.io
         if table.metadata.table_uuid != self._table.metadata.table_uuid:
-            if self._doubtful is not None:  # it may have got into the table that had the name before
-                self._in_doubt |= self._doubtful.files
+            if self._pending_request is not None:  # it may have been committed to the table that had the name before
+                self._files_in_doubt |= self._pending_request.files
             return Rejected(
                 code="replaced-table",
                 reason="another table has the name now",
-                hint="The table was dropped and created anew. Open it again and plan on it.",
+                hint="The table was dropped and created again. Open it again and plan the change on it.",
             )
         return table
 
-    def _confirmed(self) -> Table | Committed | Unknown | Rejected:
-        """Make sure that the last attempt was refused indeed, before its files are removed: then the table without it."""
+    def _confirm_refused(self) -> Table | Committed | Unknown | Rejected:
+        """Load the table to confirm that the last attempt was refused, before its files are removed. Returns the table if
+        so, or else the outcome."""
         table = self._load()
         if isinstance(table, Unknown | Rejected):
             return table
-        if self._landed(table.metadata) is not None:
-            return self._committed(table)
-        self._forget_refused(table)
+        if self._committed_snapshot(table.metadata) is not None:
+            return self._record_committed(table)
+        self._drop_refused_request(table)
         return table
 
-    def _rolled_back(self) -> Rejected:
+    def _rolled_back_outcome(self) -> Rejected:
         return Rejected(
             code="history-lost",
             reason=f"the change was committed as snapshot {self._change.snapshot_id}, and the branch was rolled back since",
-            hint="Plan it anew on the current snapshot if it is still wanted.",
+            hint="Plan it again on the current snapshot if it is still wanted.",
             has_landed=True,
         )
 
-    def _forget_refused(self, table: Table) -> None:
-        """The table was loaded, and the refused request is not in it."""
-        if self._refused:
-            self._refused = False
-            self._doubtful = None
-            if not self._in_doubt:
+    def _drop_refused_request(self, table: Table) -> None:
+        """Forget a refused request after the table was loaded and does not have it."""
+        if self._pending_was_refused:
+            self._pending_was_refused = False
+            self._pending_request = None
+            if not self._files_in_doubt:
                 self._remove_staged(table.metadata, table.metadata_location)
 
     def _send(self, table: Table, request: Request) -> Outcome:
-        earlier, self._doubtful = self._doubtful, request
+        previous, self._pending_request = self._pending_request, request
         with staged_metadata() as staged:
             try:
                 response = table.catalog.commit_table(table, request.requirements, request.updates)
-            except Unavailable:  # the metadata file could not be written, so the catalog was not asked
-                self._doubtful = earlier
+            except Unavailable:  # the metadata file could not be written, so the catalog was not called
+                self._pending_request = previous
                 raise
-            except Exception as error:  # noqa: BLE001  # any failure but a plain conflict leaves the outcome open
-                self._listen("sent")
-                self._staged += staged
-                self._refused = _is_conflict(error) or isinstance(error, _NOT_ALLOWED)
-                if isinstance(error, _NOT_ALLOWED):
-                    return self._not_allowed(error, request)
-                if not self._refused:
-                    self._in_doubt |= request.files
-                    return self._unknown(error)
+            except Exception as error:  # noqa: BLE001  # after any failure but a conflict the outcome is unknown
+                self._notify("sent")
+                self._staged_files += staged
+                self._pending_was_refused = _is_conflict(error) or isinstance(error, _PERMANENT_ERRORS)
+                if isinstance(error, _PERMANENT_ERRORS):
+                    return self._handle_permanent_error(error, request)
+                if not self._pending_was_refused:
+                    self._files_in_doubt |= request.files
+                    return self._unknown_outcome(error)
                 return Conflict(reason=_one_line(error), attempts=self._attempts)
-        self._listen("sent")
-        with contextlib.suppress(Exception):  # as PyIceberg does: old metadata files that stay do no harm
+        self._notify("sent")
+        with contextlib.suppress(Exception):  # as in PyIceberg: old metadata files that stay do no harm
             table.catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
-        return self._committed(response, request)
+        return self._record_committed(response, request)
 
-    def _landed(self, metadata: TableMetadata) -> Snapshot | None:
+    def _committed_snapshot(self, metadata: TableMetadata) -> Snapshot | None:
+        """The snapshot of the change, if it is in the table."""
         return metadata.snapshot_by_id(self._change.snapshot_id)
 
-    def _committed(self, found: Table | CommitTableResponse, request: Request | None = None) -> Committed:
-        metadata = found.metadata
+    def _record_committed(self, loaded: Table | CommitTableResponse, request: Request | None = None) -> Committed:
+        metadata = loaded.metadata
         snapshot = metadata.snapshot_by_id(self._change.snapshot_id)
-        self._listen("answered")
-        # With the change in the table no other attempt can be taken any more, whatever was in doubt.
-        self._in_doubt = set()
-        used = request.files if request else self._used_by(snapshot)
-        self._clean(keep=used)
-        self._remove_staged(metadata, found.metadata_location)
+        self._notify("answered")
+        # With the change in the table no other attempt can succeed any more.
+        self._files_in_doubt = set()
+        used_files = request.files if request else self._files_used_by(snapshot)
+        self._remove_unused(keep=used_files)
+        self._remove_staged(metadata, loaded.metadata_location)
         summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
         return Committed(
             snapshot_id=snapshot.snapshot_id if snapshot else None,
             metadata=metadata,
             attempts=self._attempts,
             rebased_rows=int(summary.get("arctic.rebased-rows", 0)),
-            unused_files=tuple(sorted(self._vector_files() - used)),
+            unused_files=tuple(sorted(self._vector_paths() - used_files)),
         )
 
-    def _vector_files(self) -> set[str]:
+    def _vector_paths(self) -> set[str]:
         return {file.path for file in self._change.add if file.is_vector} if isinstance(self._change, Change) else set()
 
-    def _used_by(self, snapshot: Snapshot | None) -> frozenset[str]:
-        """What of our files a snapshot needs that was found in the table: which attempt made it is not known."""
+    def _files_used_by(self, snapshot: Snapshot | None) -> frozenset[str]:
+        """The files of this commit that a snapshot found in the table needs. Which attempt made it is not known."""
         if snapshot is None:
             return frozenset()
         manifests = self._reader.manifests(snapshot)
-        ours = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id and m.content == DELETES_MANIFEST]
-        deletes = self._reader.files_of(ours)["file_path"]
+        delete_manifests = [
+            m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id and m.content == DELETES_MANIFEST
+        ]
+        deletes = self._reader.files_of(delete_manifests)["file_path"]
         return frozenset([snapshot.manifest_list, *(m.path for m in manifests), *deletes])
 
-    def _not_allowed(self, error: Exception, request: Request) -> Outcome:
-        """The catalog understood, and does not want the commit: trying again would not help, unless the table has moved.
-        Some servers call a sequence number that was taken a bad request."""
-        found = self._confirmed()
-        if not isinstance(found, Table):
-            return found
-        state = TableState(metadata=found.metadata, branch=self._change.branch, reader=self._reader)
-        if foundation(state) != request.built_on:
+    def _handle_permanent_error(self, error: Exception, request: Request) -> Outcome:
+        """The catalog refused the commit permanently: retrying would not help, unless the table has changed. Some servers
+        report a sequence number that is already taken as a bad request."""
+        confirmed = self._confirm_refused()
+        if not isinstance(confirmed, Table):
+            return confirmed
+        state = TableState(metadata=confirmed.metadata, branch=self._change.branch, reader=self._reader)
+        if state_version(state) != request.built_on:
             return Conflict(reason=_one_line(error), attempts=self._attempts)
         raise Unavailable(
             f"the catalog refused the commit: {_one_line(error)}",
-            hint="Nothing was changed. Check the credentials and what they allow.",
+            hint="Nothing was changed. Check the credentials and their permissions.",
         ) from error
 
-    def _unknown(self, cause: Exception) -> Unknown:
+    def _unknown_outcome(self, cause: Exception) -> Unknown:
         makes_snapshot = isinstance(self._change, ManifestRewrite) or self._change.changes_files
         snapshot_id = self._change.snapshot_id if makes_snapshot else None
         return Unknown(snapshot_id=snapshot_id, reason=_one_line(cause), attempts=self._attempts)
 
-    def _clean(self, keep: frozenset[str]) -> None:
-        """Remove what attempts wrote and no snapshot uses. Files of an attempt whose answer was lost always stay."""
-        preparation = self._preparation
-        stay = keep | self._in_doubt
-        preparation.files.remove([path for path in preparation.files.written if path not in stay])
-        remove_quietly(self._io, [path for path in preparation.rebased_files if path not in stay])
+    def _remove_unused(self, keep: frozenset[str]) -> None:
+        """Remove files that the attempts wrote and no snapshot uses. Files of attempts with unknown outcome always stay."""
+        builder = self._builder
+        kept = keep | self._files_in_doubt
+        builder.files.remove([path for path in builder.files.written if path not in kept])
+        remove_quietly(self._io, [path for path in builder.rebased_files if path not in kept])
 
     def _remove_staged(self, metadata: TableMetadata, location: str) -> None:
         used = {location, *(entry.metadata_file for entry in metadata.metadata_log)}
-        remove_quietly(self._io, [path for path in self._staged if path not in used])
-        self._staged = []
+        remove_quietly(self._io, [path for path in self._staged_files if path not in used])
+        self._staged_files = []
 
 
 def _is_conflict(error: Exception) -> bool:
-    """True when the catalog certainly did not take the commit, because another one came first."""
+    """Whether the commit certainly failed because of a concurrent commit."""
     if isinstance(error, CommitFailedException):
         return True
-    # Client-side catalogs notice a commit to another branch only by the numbers it took.
+    # Client-side catalogs notice a commit to another branch only by the numbers it used.
     text = str(error)
     return isinstance(error, ValueError) and (
         "sequence number" in text or "first row id" in text or "already exists" in text

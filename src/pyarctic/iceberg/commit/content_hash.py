@@ -1,4 +1,4 @@
-"""A hash of rows that tells whether two sets of them are the same."""
+"""A hash of rows, to check whether two sets of rows are equal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MODULUS = 1 << 64
 
 
 class ContentHash:
-    """A hash of rows in any order and any division into batches: the sum of the rows' hashes.
+    """A hash of rows that does not depend on their order or their division into batches: the sum of the rows' hashes.
 
-    It compares what one process read with what it wrote; Polars does not promise the same hash in another version.
+    It compares what one process read with what it wrote; other versions of Polars may compute other hashes.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ContentHash:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> Self:
-        """Take in some rows. Columns must come in the same order each time."""
+        """Add rows. Columns must be in the same order in all batches."""
         if batch.num_rows:
             frame = pl.DataFrame(pl.from_arrow(batch))
             hashes = frame.select(pl.struct(pl.all()).hash()).to_series()
@@ -33,14 +33,15 @@ class ContentHash:
         return self
 
     def text(self) -> str:
+        """The hash as text, with the number of rows."""
         return f"{self._rows}:{self._sum:016x}"
 
     @classmethod
     def sum_of(cls, texts: Iterable[str]) -> str:
-        """The hash of all rows of which these are the hashes, each of some."""
-        found = cls()
+        """The hash of all rows, given the hashes of disjoint parts of them."""
+        total = cls()
         for text in texts:
-            rows, number = text.split(":")
-            found._rows += int(rows)
-            found._sum = (found._sum + int(number, 16)) % _MODULUS
-        return found.text()
+            rows, part_sum = text.split(":")
+            total._rows += int(rows)
+            total._sum = (total._sum + int(part_sum, 16)) % _MODULUS
+        return total.text()

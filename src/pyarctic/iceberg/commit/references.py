@@ -1,4 +1,4 @@
-"""Which files a table's snapshots refer to: asked before any output of a commit is removed."""
+"""Which files the snapshots of a table refer to, to check before files of a commit are removed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pyarctic.iceberg.manifest.reader import ManifestReader
 def referenced_files(
     metadata: TableMetadata, reader: ManifestReader, paths: Collection[str], *, since: int | None
 ) -> set[str]:
-    """Those of `paths` that a snapshot or statistics entry of the table refers to, on any branch and in history that was
+    """Those of `paths` that a snapshot or statistics file of the table refers to, on any branch and in history that was
     rolled back.
 
-    `since` is a snapshot that is older than the files: manifests that it has cannot name them and are not read. Without it,
-    or if it was expired, all manifests are read."""
+    `since` is a snapshot older than the files: its manifests cannot refer to them and are not read. Without it, or if it was
+    expired, all manifests are read."""
     if not paths:
         return set()
     start = metadata.snapshot_by_id(since) if since is not None else None
-    old = {manifest.path for manifest in reader.manifests(start)}
-    newer = {
+    old_manifests = {manifest.path for manifest in reader.manifests(start)}
+    newer_manifests = {
         manifest.path: manifest
         for snapshot in _snapshots_since(metadata, start)
         for manifest in reader.manifests(snapshot)
-        if manifest.path not in old
+        if manifest.path not in old_manifests
     }
-    named = reader.files_of(newer.values()).filter(pl.col("file_path").is_in(list(paths)))["file_path"]
+    referenced = reader.files_of(newer_manifests.values()).filter(pl.col("file_path").is_in(list(paths)))["file_path"]
     statistics = {file.statistics_path for file in metadata.statistics}
-    return set(named) | statistics.intersection(paths)
+    return set(referenced) | statistics.intersection(paths)
 
 
 def _snapshots_since(metadata: TableMetadata, start: Snapshot | None) -> list[Snapshot]:

@@ -1,4 +1,4 @@
-"""From a change and the table as it is now to the request for the catalog: what comes, what goes, the snapshot."""
+"""Building the request for the catalog from a change and the current state of the table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pyiceberg.table.update import (
 
 from pyarctic.iceberg.commit import validation as validate
 from pyarctic.iceberg.commit.change import Change, ManifestRewrite, no_files
-from pyarctic.iceberg.commit.equality_reach import check_reach
-from pyarctic.iceberg.commit.manifests import ManifestWork
-from pyarctic.iceberg.commit.rebase import Rebase, check_positions_kept, rebase, write_rebased
+from pyarctic.iceberg.commit.equality_deletes import check_equality_deletes
+from pyarctic.iceberg.commit.manifests import CommitManifests
+from pyarctic.iceberg.commit.rebase import Rebase, check_positions_kept, rebase, write_rebased_deletes
 from pyarctic.iceberg.commit.summary import summarize
-from pyarctic.iceberg.commit.table_state import Refusal, TableState
+from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
 from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY
 from pyarctic.iceberg.manifest.reader import DATA, DATA_MANIFEST, FILE_SCHEMA, ManifestRef
 from pyarctic.iceberg.write.manifest.entries import EntryBatch
@@ -40,18 +40,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is sent to the catalog, and the files that must stay if it gets there."""
+    """A request for the catalog, and the files that the table needs if it succeeds."""
 
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     files: frozenset[str]
     built_on: tuple[Hashable, ...] = ()
-    """What of the table's state it rests on: unchanged, the very same request may be sent again."""
+    """The state of the table it was built on: if it is unchanged, the same request may be sent again."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Contents:
-    """The manifests of the snapshot to be, and what came and went."""
+class _SnapshotContents:
+    """The manifests of the new snapshot, and the added and removed files."""
 
     manifests: list[ManifestRef]
     added: pl.DataFrame
@@ -60,113 +60,115 @@ class _Contents:
     delete_files: tuple[str, ...] = ()
 
 
-class Preparation:
-    """Prepares the attempts of one commit and remembers what they wrote."""
+class RequestBuilder:
+    """Builds the requests of all attempts of one commit, and records the files it writes."""
 
-    def __init__(self, files: MetadataFiles, *, thorough: bool) -> None:
-        """`thorough`: all manifests are at hand, so that all files of the table can be looked at."""
+    def __init__(self, files: MetadataFiles, *, check_all_files: bool) -> None:
+        """`check_all_files`: look for added files among all files of the table, not only those added since; for callers
+        that have all manifests cached."""
         self.files = files
-        self._thorough = thorough
+        self._check_all_files = check_all_files
         self.rebased_files: list[str] = []
-        self._manifests = ManifestWork(files)
+        self._manifests = CommitManifests(files)
         self._rebased: dict[Hashable, list[NewFile]] = {}
         self._attempts = 0
 
-    def request(self, change: Change | ManifestRewrite, state: TableState) -> Request:
-        """Validate the change against the table as it is, write what is needed; refuses if it does not fit."""
+    def build(self, change: Change | ManifestRewrite, state: TableState) -> Request:
+        """Validate the change against the current state of the table and write its metadata files. Raises ChangeRejected."""
         self.files.for_table(state.metadata, state.reader.io)
         self._attempts += 1
         requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=state.metadata.table_uuid),)
         updates: list[TableUpdate] = []
         contents = None
         if isinstance(change, ManifestRewrite):
-            contents = self._rewritten(change, state)
+            contents = self._rewrite_manifests(change, state)
             operation, extra = Operation.REPLACE, dict(change.snapshot_properties)
         else:
-            operation, extra = change.operation, _told(change)
+            operation, extra = change.operation, _summary_properties(change)
             if change.changes_files:
-                contents = self._changed(change, state)
+                contents = self._apply_change(change, state)
                 extra |= {"arctic.rebased-rows": str(contents.rebased_rows)} if contents.rebased_rows else {}
         used: set[str] = set()
         if contents is not None:
-            snapshot, manifests = self._snapshot(change, state, contents, operation, extra)
-            updates += [AddSnapshotUpdate(snapshot=snapshot), _moved_ref(state, snapshot.snapshot_id)]
+            snapshot, manifests = self._build_snapshot(change, state, contents, operation, extra)
+            updates += [AddSnapshotUpdate(snapshot=snapshot), _move_ref(state, snapshot.snapshot_id)]
             head = state.ref.snapshot_id if state.ref else None
             requirements = (*requirements, AssertRefSnapshotId.model_validate({"ref": state.branch, "snapshot-id": head}))
             used = {snapshot.manifest_list, *(m.path for m in manifests), *contents.delete_files}
         if isinstance(change, Change):
-            updates += _other_updates(change)
+            updates += _metadata_updates(change)
         return Request(
             updates=tuple(updates),
             requirements=requirements,
             files=frozenset(used),
-            built_on=foundation(state),
+            built_on=state_version(state),
         )
 
-    def _changed(self, change: Change, state: TableState) -> _Contents:
-        validate.check_fits(change, state)
+    def _apply_change(self, change: Change, state: TableState) -> _SnapshotContents:
+        validate.check_applicable(change, state)
         since = state.changed_since(change.start)
-        validate.check_not_there(change, state.reader.files_of(state.manifests) if self._thorough else _arrived(since))
+        present = state.reader.files_of(state.manifests) if self._check_all_files else _added_since(since)
+        validate.check_not_added_before(change, present)
         if change.is_append:
-            return self._contents(change, state, change.add, no_files())
-        described = _described(self._manifests.encoded(change.add, state, change.snapshot_id))
-        removed = validate.locate(validate.still_to_remove(change, state), state, since)
-        validate.check_targets(state, described)
-        validate.check_named_files(change, state, since)
-        validate.check_removed_deletes(change, state, since, described)
+            return self._build_contents(change, state, change.add, no_files())
+        added = _describe(self._manifests.encode_entries(change.add, state, change.snapshot_id))
+        removed = validate.locate_removed(validate.files_to_remove(change, state), state, since)
+        validate.check_referenced_files(state, added)
+        validate.check_position_delete_files(change, state, since)
+        validate.check_removed_deletes(change, state, since, added)
         check_positions_kept(change, state)
-        check_reach(change, state, since, described)
+        check_equality_deletes(change, state, since, added)
         rebased = rebase(change, state, since)
-        removed = pl.concat([removed, validate.companions(change, state), rebased.leaving])
+        removed = pl.concat([removed, validate.deletes_of_removed_data(change, state), rebased.removed])
         removed = removed.unique(FILE_IDENTITY, maintain_order=True)
-        moved = self._moved(change, state, rebased)
-        add = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)] + moved
-        return self._contents(change, state, add, removed, rebased.moved_rows)
+        rebased_deletes = self._write_rebased(change, state, rebased)
+        kept = [f for f in change.add if not (f.is_vector and f.referenced_data_file in rebased.replaced_vectors)]
+        return self._build_contents(change, state, kept + rebased_deletes, removed, rebased.moved_rows)
 
-    def _contents(
+    def _build_contents(
         self, change: Change, state: TableState, add: Sequence[NewFile], removed: pl.DataFrame, rebased_rows: int = 0
-    ) -> _Contents:
-        batches = self._manifests.encoded(add, state, change.snapshot_id)
-        new = self._manifests.of_new_files(batches, state, change.snapshot_id)
-        return _Contents(
-            manifests=new + self._manifests.without(removed, state, change.snapshot_id),
-            added=_described(batches),
+    ) -> _SnapshotContents:
+        batches = self._manifests.encode_entries(add, state, change.snapshot_id)
+        new = self._manifests.write_new(batches, state, change.snapshot_id)
+        return _SnapshotContents(
+            manifests=new + self._manifests.without_files(removed, state, change.snapshot_id),
+            added=_describe(batches),
             removed=removed,
             rebased_rows=rebased_rows,
             delete_files=tuple(file.path for file in add if file.content != DATA),
         )
 
-    def _moved(self, change: Change, state: TableState, rebased: Rebase) -> list[NewFile]:
-        """Delete files for what was rebased; the same for every attempt that needs the same."""
+    def _write_rebased(self, change: Change, state: TableState, rebased: Rebase) -> list[NewFile]:
+        """Write delete files for rebased positions; attempts with the same positions share them."""
         key = (state.version, rebased.key())
         if key not in self._rebased:
-            self._rebased[key] = write_rebased(change, state, rebased.dead) if rebased.dead else []
+            self._rebased[key] = write_rebased_deletes(change, state, rebased.deleted) if rebased.deleted else []
             self.rebased_files += [file.path for file in self._rebased[key]]
         return self._rebased[key]
 
-    def _rewritten(self, change: ManifestRewrite, state: TableState) -> _Contents:
+    def _rewrite_manifests(self, change: ManifestRewrite, state: TableState) -> _SnapshotContents:
         chosen = [m for m in state.manifests if change.manifests is None or m.path in change.manifests]
         if not chosen:
-            raise Refusal("files-gone", "none of the manifests to rewrite is in the table any more")
-        rest = [m for m in state.manifests if change.manifests is not None and m.path not in change.manifests]
-        written = self._manifests.rewritten(chosen, state, change.snapshot_id)
-        return _Contents(manifests=written + rest, added=no_files(), removed=no_files())
+            raise ChangeRejected("files-gone", "none of the manifests to rewrite is in the table any more")
+        kept = [m for m in state.manifests if change.manifests is not None and m.path not in change.manifests]
+        written = self._manifests.rewrite(chosen, state, change.snapshot_id)
+        return _SnapshotContents(manifests=written + kept, added=no_files(), removed=no_files())
 
-    def _snapshot(
+    def _build_snapshot(
         self,
         change: Change | ManifestRewrite,
         state: TableState,
-        contents: _Contents,
+        contents: _SnapshotContents,
         operation: Operation,
         extra: dict[str, str],
     ) -> tuple[Snapshot, list[ManifestRef]]:
         sequence = state.last_sequence_number + 1 if state.version > 1 else 0
-        first_row = state.next_row_id
-        manifests, next_row = _assigned(state, contents.manifests, sequence, first_row)
+        first_row_id = state.next_row_id
+        manifests, next_row_id = _assign_numbers(state, contents.manifests, sequence, first_row_id)
         parent_id = state.parent.snapshot_id if state.parent else None
         header = {"snapshot-id": str(change.snapshot_id), "parent-snapshot-id": str(parent_id or "null")}
         header |= {"sequence-number": str(sequence)} if state.version > 1 else {}
-        header |= {"first-row-id": str(first_row)} if first_row is not None else {}
+        header |= {"first-row-id": str(first_row_id)} if first_row_id is not None else {}
         summary = summarize(
             operation,
             parent=state.parent,
@@ -177,7 +179,7 @@ class Preparation:
             snapshot_id=change.snapshot_id,
             extra=extra,
         )
-        told = {
+        fields = {
             "snapshot-id": change.snapshot_id,
             "parent-snapshot-id": parent_id,
             "sequence-number": sequence,
@@ -186,30 +188,30 @@ class Preparation:
             "summary": summary,
             "schema-id": state.metadata.current_schema_id,
         }
-        if first_row is not None and next_row is not None:
-            told |= {"first-row-id": first_row, "added-rows": next_row - first_row}
-        snapshot = Snapshot.model_validate(told)
+        if first_row_id is not None and next_row_id is not None:
+            fields |= {"first-row-id": first_row_id, "added-rows": next_row_id - first_row_id}
+        snapshot = Snapshot.model_validate(fields)
         return snapshot, manifests
 
 
-def foundation(state: TableState) -> tuple[Hashable, ...]:
-    """What a request rests on."""
+def state_version(state: TableState) -> tuple[Hashable, ...]:
+    """The properties of a table's state on which a request depends."""
     head = state.parent.snapshot_id if state.parent else None
     return (state.version, head, state.last_sequence_number, state.next_row_id)
 
 
-def _arrived(since: pl.DataFrame) -> pl.DataFrame:
+def _added_since(since: pl.DataFrame) -> pl.DataFrame:
     return since.filter(pl.col("change") == "added")
 
 
-def _described(batches: Sequence[EntryBatch]) -> pl.DataFrame:
+def _describe(batches: Sequence[EntryBatch]) -> pl.DataFrame:
     return pl.concat([no_files(), *(batch.facts.select(FILE_SCHEMA.names()) for batch in batches)])
 
 
-def _assigned(
-    state: TableState, manifests: Sequence[ManifestRef], sequence: int, next_row: int | None
+def _assign_numbers(
+    state: TableState, manifests: Sequence[ManifestRef], sequence: int, next_row_id: int | None
 ) -> tuple[list[ManifestRef], int | None]:
-    """The manifests with what only the commit can give: its sequence number, and row ids to all that have none."""
+    """Assign the sequence number of the commit to the manifests, and first row ids to those without."""
     assigned = []
     for manifest in manifests:
         if manifest.sequence_number == UNASSIGNED:
@@ -217,16 +219,16 @@ def _assigned(
         if manifest.min_sequence_number == UNASSIGNED:
             manifest = replace(manifest, min_sequence_number=sequence)
         if manifest.added_files is None or manifest.added_rows is None:
-            manifest = _counted(state, manifest)
-        if next_row is not None and manifest.content == DATA_MANIFEST and manifest.first_row_id is None:
-            manifest = replace(manifest, first_row_id=next_row)
-            next_row += (manifest.existing_rows or 0) + (manifest.added_rows or 0)
+            manifest = _with_counts(state, manifest)
+        if next_row_id is not None and manifest.content == DATA_MANIFEST and manifest.first_row_id is None:
+            manifest = replace(manifest, first_row_id=next_row_id)
+            next_row_id += (manifest.existing_rows or 0) + (manifest.added_rows or 0)
         assigned.append(manifest)
-    return assigned, next_row
+    return assigned, next_row_id
 
 
-def _counted(state: TableState, manifest: ManifestRef) -> ManifestRef:
-    """Old v1 writers told no counts. All live files of such a manifest are told as existing."""
+def _with_counts(state: TableState, manifest: ManifestRef) -> ManifestRef:
+    """The manifest with counts, which old v1 writers omitted. All its live files are counted as existing."""
     files = state.reader.files(manifest)
     return replace(
         manifest,
@@ -239,23 +241,23 @@ def _counted(state: TableState, manifest: ManifestRef) -> ManifestRef:
     )
 
 
-def _told(change: Change) -> dict[str, str]:
+def _summary_properties(change: Change) -> dict[str, str]:
     return {**change.snapshot_properties, **(change.proof.summary() if change.proof else {})}
 
 
-def _moved_ref(state: TableState, snapshot_id: int) -> SetSnapshotRefUpdate:
-    """The branch at the new snapshot, with the retention it had."""
-    told: dict[str, object] = {"ref-name": state.branch, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+def _move_ref(state: TableState, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """Move the branch to the new snapshot and keep its retention settings."""
+    fields: dict[str, object] = {"ref-name": state.branch, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
     if state.ref is not None:
-        told |= {
+        fields |= {
             "max-ref-age-ms": state.ref.max_ref_age_ms,
             "max-snapshot-age-ms": state.ref.max_snapshot_age_ms,
             "min-snapshots-to-keep": state.ref.min_snapshots_to_keep,
         }
-    return SetSnapshotRefUpdate.model_validate(told)
+    return SetSnapshotRefUpdate.model_validate(fields)
 
 
-def _other_updates(change: Change) -> list[TableUpdate]:
+def _metadata_updates(change: Change) -> list[TableUpdate]:
     updates: list[TableUpdate] = []
     if change.set_properties:
         updates.append(SetPropertiesUpdate(updates=dict(change.set_properties)))

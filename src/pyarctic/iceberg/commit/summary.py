@@ -1,4 +1,4 @@
-"""The summary of a snapshot: what it changed, and totals that are always true."""
+"""The summary of a snapshot: what it changed, and the totals of the table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import polars as pl
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
+from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 
 _RUNNING_TOTALS = {
@@ -28,14 +29,14 @@ def summarize(
     snapshot_id: int,
     extra: Mapping[str, str],
 ) -> Summary:
-    """`added` and `removed` have a row per file, as in a file list; `before` and `after` are the manifests."""
+    """Summarize a snapshot. `added` and `removed` are frames of a file list; `before` and `after` are the manifests."""
     counts = _counts(added, "added", "added") | _counts(removed, "deleted", "removed")
-    told = {key: str(count) for key, count in counts.items() if count}
-    partitions = pl.concat([frame.select("spec_id", "partition") for frame in (added, removed)])
+    properties = {key: str(count) for key, count in counts.items() if count}
+    partitions = pl.concat([frame.select(PARTITION_KEY) for frame in (added, removed)])
     if added.height or removed.height:
-        told["changed-partition-count"] = str(partitions.n_unique())
-    told |= _manifest_counts(before, after, snapshot_id) | _totals(parent, after, counts)
-    return Summary(operation, **{**extra, **told})
+        properties["changed-partition-count"] = str(partitions.n_unique())
+    properties |= _manifest_counts(before, after, snapshot_id) | _totals(parent, after, counts)
+    return Summary(operation, **{**extra, **properties})
 
 
 def _counts(files: pl.DataFrame, data_verb: str, delete_verb: str) -> dict[str, int]:
@@ -68,8 +69,8 @@ def _manifest_counts(before: Sequence[ManifestRef], after: Sequence[ManifestRef]
 
 
 def _totals(parent: Snapshot | None, after: Sequence[ManifestRef], counts: Mapping[str, int]) -> dict[str, str]:
-    """Files and records are counted in the manifests. Sizes and deleted rows are not told there: they go on from the
-    parent's summary, if it has them."""
+    """Totals of files and records are those of the manifests. Sizes and deleted rows are not in manifest lists: they are
+    added to those of the parent's summary, if it has them."""
     files = {True: 0, False: 0}
     records = 0
     for manifest in after:
@@ -77,9 +78,9 @@ def _totals(parent: Snapshot | None, after: Sequence[ManifestRef], counts: Mappi
         files[is_deletes] += (manifest.added_files or 0) + (manifest.existing_files or 0)
         records += 0 if is_deletes else (manifest.added_rows or 0) + (manifest.existing_rows or 0)
     totals = {"total-data-files": files[False], "total-delete-files": files[True], "total-records": records}
-    earlier = parent.summary.additional_properties if parent and parent.summary else {}
+    parent_totals = parent.summary.additional_properties if parent and parent.summary else {}
     for name, (plus, minus) in _RUNNING_TOTALS.items():
-        known = earlier.get(name) if parent else "0"
-        if known is not None and known.isdigit():
-            totals[name] = max(int(known) + counts.get(plus, 0) - counts.get(minus, 0), 0)
+        parent_total = parent_totals.get(name) if parent else "0"
+        if parent_total is not None and parent_total.isdigit():
+            totals[name] = max(int(parent_total) + counts.get(plus, 0) - counts.get(minus, 0), 0)
     return {name: str(total) for name, total in totals.items()}

@@ -1,4 +1,4 @@
-"""The table as one attempt of a commit finds it, and the refusal to go on."""
+"""The table as loaded for one attempt of a commit, and the exception that rejects a change."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pyarctic.iceberg.manifest.file_list import changed_files
 from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader, ManifestRef
 
-PLAN_ANEW = "Plan it anew on the current snapshot."
+PLAN_AGAIN = "Plan it again on the current snapshot."
 
 
-class Refusal(Exception):
-    """Carries a rejection out of the depth of an attempt."""
+class ChangeRejected(Exception):
+    """Raised during an attempt if the change cannot be applied to the table."""
 
-    def __init__(self, code: RejectedCode, reason: str, hint: str = PLAN_ANEW, **facts: Any) -> None:
+    def __init__(self, code: RejectedCode, reason: str, hint: str = PLAN_AGAIN, **facts: Any) -> None:
         super().__init__(reason)
         self.rejected = Rejected(code=code, reason=reason, hint=hint, facts=facts)
 
 
 @dataclass(frozen=True)
 class TableState:
-    """Metadata as just loaded, the branch's head, and the manifests to build on."""
+    """The metadata as loaded, the head of the branch, and its manifests."""
 
     metadata: TableMetadata
     branch: str
@@ -44,6 +44,7 @@ class TableState:
 
     @property
     def version(self) -> int:
+        """The format version."""
         return self.metadata.format_version
 
     @property
@@ -52,16 +53,17 @@ class TableState:
 
     @property
     def next_row_id(self) -> int | None:
-        """The row id that comes next; None where rows have none."""
+        """The next row id; None before format version 3."""
         return (self.metadata.next_row_id or 0) if isinstance(self.metadata, TableMetadataV3) else None
 
     @property
     def ref(self) -> SnapshotRef | None:
+        """The branch; None if it does not exist yet."""
         return self.metadata.refs.get(self.branch)
 
     @cached_property
     def parent(self) -> Snapshot | None:
-        """The head of the branch; a new branch begins at the table's current snapshot."""
+        """The head of the branch; a new branch starts at the table's current snapshot."""
         if self.ref is None:
             return self.metadata.current_snapshot()
         return self.metadata.snapshot_by_id(self.ref.snapshot_id)
@@ -83,30 +85,30 @@ class TableState:
         return self.reader.files_of(m for m in self.manifests if m.content != DELETES_MANIFEST and m.spec_id in spec_ids)
 
     def changed_since(self, start: int | None) -> pl.DataFrame:
-        """What came and went since a snapshot, as `changed_files` tells it. Its history must lead to that snapshot."""
+        """The `changed_files` since a snapshot, which must be in the history of the branch."""
         if start == (self.parent.snapshot_id if self.parent else None):
             return changed_files(self.reader, None, None)
         lineage = list(ancestors_of(self.parent, self.metadata))
-        if start is None:  # planned on the empty table: the history must be there from the beginning
+        if start is None:  # planned on the empty table: the history must be complete
             if not self._is_first(lineage[-1]):
                 raise self._history_lost(start)
             return changed_files(self.reader, None, self.parent)
-        begun = next((snapshot for snapshot in lineage if snapshot.snapshot_id == start), None)
-        if begun is None:
+        start_snapshot = next((snapshot for snapshot in lineage if snapshot.snapshot_id == start), None)
+        if start_snapshot is None:
             raise self._history_lost(start)
-        return changed_files(self.reader, begun, self.parent)
+        return changed_files(self.reader, start_snapshot, self.parent)
 
     def has_left(self, snapshot: Snapshot) -> bool:
-        """True when a snapshot of the table is certainly not in the history of the branch."""
+        """Whether a snapshot of the table is certainly not in the history of the branch."""
         lineage = list(ancestors_of(self.parent, self.metadata)) if self.parent else []
-        if any(one.snapshot_id == snapshot.snapshot_id for one in lineage):
+        if any(ancestor.snapshot_id == snapshot.snapshot_id for ancestor in lineage):
             return False
-        # A history that was cut by expiry may have had it.
+        # If snapshots were expired, the missing part of the history may have had it.
         return not lineage or self._is_first(lineage[-1])
 
     def _is_first(self, snapshot: Snapshot) -> bool:
-        """True when nothing came before it. PyIceberg's expiry takes a snapshot its parent, but neither its number nor what
-        its manifests tell; in version 1 all numbers are zero."""
+        """Whether a snapshot is the first of the table. PyIceberg's expiry removes the parent id of a snapshot, but keeps
+        its sequence number and manifests; in format version 1 all sequence numbers are zero."""
         if snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1:
             return False
         manifests = self.reader.manifests(snapshot)
@@ -123,11 +125,11 @@ class TableState:
             raise self._history_lost(start)
         return snapshot.sequence_number or 0
 
-    def _history_lost(self, start: int | None) -> Refusal:
+    def _history_lost(self, start: int | None) -> ChangeRejected:
         planned = "the empty table" if start is None else f"snapshot {start}"
-        return Refusal(
+        return ChangeRejected(
             "history-lost",
             f"{planned}, on which the change was planned, is not in the history of {self.branch!r} any more",
-            "The table was rolled back, or its old snapshots were expired, while the change was made. " + PLAN_ANEW,
+            "The table was rolled back, or its old snapshots were expired, since the change was planned. " + PLAN_AGAIN,
             start=start,
         )

@@ -1,4 +1,8 @@
-"""Delete files: which data files they apply to, and which rows are deleted."""
+"""Delete files: which data files they apply to, and which rows they delete.
+
+`match_deletes` pairs the data files of a file list with their deletes. `PositionDeletes` reads position delete files and
+deletion vectors, `EqualityDeletes` indexes equality deletes by key; `KeyIndex` is that index for keys with any version.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ if TYPE_CHECKING:
         EQUALITY,
         FILE_SCOPED,
         GLOBAL_EQUALITY,
-        PARTITION_KEY,
         PARTITION_SCOPED,
         DeleteMatches,
         match_deletes,
     )
+    from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY
 
 __all__ = [
     "DELETE_SCOPES",

@@ -1,6 +1,6 @@
-"""Reading delete files, and asking them about rows: which positions of a file are dead, which keys are.
+"""Reading delete files: which positions of a data file, and which keys, are deleted.
 
-Position deletes become sorted position arrays per data file. Equality deletes become one index (`keyindex.py`) per set of
+Position deletes become sorted position arrays per data file. Equality deletes become one index (`key_index.py`) per set of
 key columns.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,49 +30,50 @@ from pyarctic.iceberg.read.projection import Projection, arrow_schema, children,
 POSITION_ID = 2147483545
 _POSITION_FIELDS = (NestedField(FILE_PATH_ID, "file_path", StringType()), NestedField(POSITION_ID, "pos", LongType()))
 NO_POSITIONS: Positions = np.empty(0, np.int64)
-Mask = npt.NDArray[np.bool_]
+_INVALID_FILE_HINT = "Its writer violated the specification. Roll back to the snapshot before its commit."
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 def check_not_encrypted(path: str, key_metadata_bytes: int | None) -> None:
+    """Refuse encrypted files, which have key metadata."""
     if key_metadata_bytes is not None:
         raise Unsupported(f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path)
 
 
-class Held(Generic[Key, Value]):
-    """Things read from files, kept for the next asker; the least used are dropped beyond the memory budget."""
+class LruCache(Generic[Key, Value]):
+    """Keeps what was read from files; the least recently used values are evicted beyond the memory budget."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
-        self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._held_bytes = 0
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._cached_bytes = 0
 
-    def get(self, key: Key, read: Callable[[], tuple[Value, int]]) -> Value:
-        """The thing kept under `key`, or the thing `read` gives, with its size in bytes."""
-        if key not in self._held:
-            value, size = read()
-            self._held[key] = (value, size)
-            self._held_bytes += size
-            while self._held_bytes > self.memory_bytes and len(self._held) > 1:
-                _, (_, dropped) = self._held.popitem(last=False)
-                self._held_bytes -= dropped
-        self._held.move_to_end(key)
-        return self._held[key][0]
+    def get(self, key: Key, load: Callable[[], tuple[Value, int]]) -> Value:
+        """The cached value of `key`; if there is none, `load` returns it with its size in bytes."""
+        if key not in self._entries:
+            value, size = load()
+            self._entries[key] = (value, size)
+            self._cached_bytes += size
+            while self._cached_bytes > self.memory_bytes and len(self._entries) > 1:
+                _, (_, evicted_bytes) = self._entries.popitem(last=False)
+                self._cached_bytes -= evicted_bytes
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
 
 
 class PositionDeletes:
-    """Dead positions per data file. A delete file about a whole partition is asked once for every data file of it, so
-    decoded ones are held; of data files that are not wanted, nothing is."""
+    """Deleted positions per data file. A partition-scoped delete file is needed for every data file of its partition, so
+    decoded files are cached, without the positions of data files that are not in `wanted`."""
 
     def __init__(self, io: FileIO, memory_bytes: int, wanted: Collection[str] | None = None) -> None:
-        """`wanted`: the data files that will be asked about, if they are known."""
+        """`wanted`: paths of the data files whose positions will be needed, if they are known."""
         self._io = io
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._held: Held[str, dict[str, Positions]] = Held(memory_bytes)
+        self._cache: LruCache[str, dict[str, Positions]] = LruCache(memory_bytes)
 
     def of(self, data_file: str, deletes: FileDeletes) -> Positions:
-        """Ascending dead positions of `data_file` by its vector, or by its position delete files."""
+        """The deleted positions of `data_file`, ascending, by its deletion vector or its position delete files."""
         if (vector := deletes.vector) is not None:
             check_not_encrypted(vector["file_path"], vector["key_metadata_bytes"])
             return read_vector(
@@ -86,10 +86,10 @@ class PositionDeletes:
         if self._wanted is not None and data_file not in self._wanted:
             msg = f"positions of {data_file} were not wanted"
             raise ValueError(msg)
-        found = [self._decode(row).get(data_file, NO_POSITIONS) for row in deletes.positions.iter_rows(named=True)]
-        if len(found) == 1:
-            return found[0]
-        return np.unique(np.concatenate(found)) if found else NO_POSITIONS
+        positions = [self._decode(row).get(data_file, NO_POSITIONS) for row in deletes.positions.iter_rows(named=True)]
+        if len(positions) == 1:
+            return positions[0]
+        return np.unique(np.concatenate(positions)) if positions else NO_POSITIONS
 
     def _decode(self, row: Mapping[str, Any]) -> dict[str, Positions]:
         def read() -> tuple[dict[str, Positions], int]:
@@ -97,145 +97,148 @@ class PositionDeletes:
             decoded = read_position_deletes(self._io, row["file_path"], row["file_format"], self._wanted)
             return decoded, sum(len(path) + positions.nbytes for path, positions in decoded.items())
 
-        return self._held.get(row["file_path"], read)
+        return self._cache.get(row["file_path"], read)
 
 
 def read_position_deletes(
     io: FileIO, path: str, file_format: str, wanted: Collection[str] | None = None
 ) -> dict[str, Positions]:
-    """A position delete file: data file → ascending, distinct positions. Files are ordered by path and position, which
-    makes this cheap; one that is not is read just the same. Positions in data files that are not wanted are let go
-    piece by piece, so that memory does not follow the file's size."""
-    found: dict[str, list[Positions]] = {}
-    chosen = None if wanted is None else pa.array(sorted(wanted), pa.string())
-    for piece in read_file_batches(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
-        if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(piece.file.schema, piece.file.names).keys():
+    """Read a position delete file: data file → ascending, distinct positions. The specification orders its rows by path and
+    position, which makes this cheap; a file in another order is read correctly too. Positions of data files that are not
+    wanted are dropped batch by batch, so that memory does not grow with the size of the file."""
+    positions_by_file: dict[str, list[Positions]] = {}
+    wanted_paths = None if wanted is None else pa.array(sorted(wanted), pa.string())
+    for file_batch in read_file_batches(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
+        if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(file_batch.file.schema, file_batch.file.names).keys():
             raise Damaged(
                 f"position delete file without its columns file_path and pos: {path}",
-                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                hint=_INVALID_FILE_HINT,
                 file=path,
             )
-        batch = Projection.of(piece.batch.schema, piece.file.names, _POSITION_FIELDS, {}).apply(piece.batch)
-        for name, positions in _by_data_file(batch["file_path"], batch["pos"].to_numpy(), chosen):
-            found.setdefault(name, []).append(positions)
-    return {name: _ascending(parts) for name, parts in found.items()}
+        batch = Projection.of(file_batch.batch.schema, file_batch.file.names, _POSITION_FIELDS, {}).apply(file_batch.batch)
+        for data_file, positions in _split_by_data_file(batch["file_path"], batch["pos"].to_numpy(), wanted_paths):
+            positions_by_file.setdefault(data_file, []).append(positions)
+    return {data_file: _sort_distinct(parts) for data_file, parts in positions_by_file.items()}
 
 
-def _by_data_file(paths: pa.Array, positions: Positions, wanted: pa.Array | None) -> Iterator[tuple[str, Positions]]:
-    """Positions by the data file they name, without a look at every path: runs of equal ones are looked at."""
+def _split_by_data_file(paths: pa.Array, positions: Positions, wanted: pa.Array | None) -> Iterator[tuple[str, Positions]]:
+    """Positions by data file. Runs of equal paths are compared instead of every path."""
     runs = pc.run_end_encode(paths.indices if pa.types.is_dictionary(paths.type) else paths)
     names = paths.dictionary.take(runs.values) if pa.types.is_dictionary(paths.type) else runs.values
     lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
     if wanted is not None:
-        chosen = pc.is_in(names, value_set=wanted)
-        kept = chosen.to_numpy(zero_copy_only=False)
-        positions, names, lengths = positions[np.repeat(kept, lengths)], names.filter(chosen), lengths[kept]
+        is_wanted = pc.is_in(names, value_set=wanted)
+        kept = is_wanted.to_numpy(zero_copy_only=False)
+        positions, names, lengths = positions[np.repeat(kept, lengths)], names.filter(is_wanted), lengths[kept]
     encoded = names.dictionary_encode()
-    if len(encoded.dictionary) < len(names):  # not in order
+    if len(encoded.dictionary) < len(names):  # not ordered by path
         codes = np.repeat(encoded.indices.to_numpy(), lengths)
         positions, names, lengths = positions[np.argsort(codes, kind="stable")], encoded.dictionary, np.bincount(codes)
     for name, length, end in zip(names.to_pylist(), lengths, np.cumsum(lengths), strict=True):
         yield name, positions[end - length : end]
 
 
-def _ascending(parts: list[Positions]) -> Positions:
+def _sort_distinct(parts: list[Positions]) -> Positions:
     positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return positions if bool((positions[1:] > positions[:-1]).all()) else np.unique(positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumns:
-    """The key columns of an equality delete. Each is a field that holds nothing but the way to one key: structs of a single
-    child down to the key itself, named by number, because names change and two schemas may use one name twice."""
+    """The key columns of equality deletes. Each is a top-level field that contains only the path to one key: structs of a
+    single child down to the key itself, named by number, because names change and two schemas may use one name twice."""
 
     ids: tuple[int, ...]
     fields: tuple[NestedField, ...]
-    ways: tuple[tuple[int, ...], ...]
+    id_paths: tuple[tuple[int, ...], ...]
+    """For each key the field ids from the top-level column down to it."""
 
     @classmethod
     def of(cls, ids: Sequence[int], schemas: Sequence[Schema], delete_file: str) -> KeyColumns:
-        """Look the ids up in the newest schema that has them: a dropped column still counts."""
+        """Look the ids up in the first schema that has them: deletes by a column that was dropped since still apply."""
         if not ids:
             raise Damaged(
                 f"equality delete file without equality ids: {delete_file}",
-                hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                hint=_INVALID_FILE_HINT,
                 file=delete_file,
             )
-        fields, ways = [], []
+        fields, id_paths = [], []
         for number, field_id in enumerate(sorted(ids)):
-            way = next((way for schema in schemas if (way := _way_to(schema.fields, field_id))), None)
-            if way is None:
+            path = next((path for schema in schemas if (path := _path_to(schema.fields, field_id))), None)
+            if path is None:
                 raise Damaged(
                     f"equality delete file {delete_file} names column id {field_id}, which no schema of the table has",
                     hint="The delete file was written for another table, or its schema was removed from the metadata.",
                     file=delete_file,
                 )
-            fields.append(_key_field(str(number), way))
-            ways.append(tuple(step.field_id for step in way))
-        return cls(ids=tuple(sorted(ids)), fields=tuple(fields), ways=tuple(ways))
+            fields.append(_key_field(str(number), path))
+            id_paths.append(tuple(field.field_id for field in path))
+        return cls(ids=tuple(sorted(ids)), fields=tuple(fields), id_paths=tuple(id_paths))
 
     @property
     def top_level_ids(self) -> set[int]:
+        """The ids of the top-level columns that contain the keys."""
         return {field.field_id for field in self.fields}
 
-    def frame(self, piece: FileBatch, constants: Mapping[int, Any]) -> pl.DataFrame:
-        """The key columns of some rows, in comparable form."""
-        return self._frame(Projection.of(piece.batch.schema, piece.file.names, self.fields, constants).apply(piece.batch))
+    def frame(self, file_batch: FileBatch, constants: Mapping[int, Any]) -> pl.DataFrame:
+        """The key columns of a batch in comparable form, named `key_0`, `key_1` …"""
+        projection = Projection.of(file_batch.batch.schema, file_batch.file.names, self.fields, constants)
+        return self._frame(projection.apply(file_batch.batch))
 
     def _frame(self, batch: pa.RecordBatch) -> pl.DataFrame:
         columns = {}
-        for number, (array, way) in enumerate(zip(batch.columns, self.ways, strict=True)):
+        for number, (array, id_path) in enumerate(zip(batch.columns, self.id_paths, strict=True)):
             leaf = array
-            for _ in way[1:]:
+            for _ in id_path[1:]:
                 leaf = pc.struct_field(leaf, [0])
-            columns[f"key_{number}"] = _comparable(leaf)
+            columns[f"key_{number}"] = _to_comparable(leaf)
         return pl.DataFrame(pa.table(columns))
 
     @property
-    def weight(self) -> pl.Expr:
-        """Bytes that the keys of a file take while an index is built of them, as measured. Numbers: 30 a key, 10 of which
+    def memory_bytes(self) -> pl.Expr:
+        """Estimated memory of a file's keys while they are indexed, as measured. Exact codes: 30 bytes a key, 10 of which
         stay. Others: about 25 a key and 40 a column, of which a third stays; long values more, hence the file's size."""
         if is_exact_code(self._frame(pa.RecordBatch.from_pylist([], schema=arrow_schema(self.fields))).schema):
             return pl.col("record_count") * 32
         return pl.col("record_count") * (24 + 40 * len(self.ids)) + pl.col("file_size_bytes") * 4
 
-    def require(self, file: OpenFile) -> None:
-        """A delete file must hold its keys: a missing one would read as null and delete the rows without a value."""
-        for way in self.ways:
+    def check_present_in(self, file: OpenFile) -> None:
+        """Check that a delete file has its key columns: a missing one would read as null and delete rows without a value."""
+        for id_path in self.id_paths:
             fields, names = list(file.schema), file.names
-            for field_id in way:
-                at = fields_by_id(fields, names).get(field_id)
-                if at is None:
+            for field_id in id_path:
+                file_field = fields_by_id(fields, names).get(field_id)
+                if file_field is None:
                     raise Damaged(
-                        f"equality delete file does not hold its key column (id {way[-1]}): {file.path}",
-                        hint="Its writer broke the specification. Roll back to the snapshot before its commit.",
+                        f"equality delete file does not have its key column (id {id_path[-1]}): {file.path}",
+                        hint=_INVALID_FILE_HINT,
                         file=file.path,
                     )
-                fields, names = children(at.field.type), at.below
+                fields, names = children(file_field.field.type), file_field.child_names
 
 
-def _way_to(fields: Sequence[NestedField], field_id: int) -> tuple[NestedField, ...] | None:
-    """The fields from a column down to the one with this id. Only structs may lie between."""
+def _path_to(fields: Sequence[NestedField], field_id: int) -> tuple[NestedField, ...] | None:
+    """The fields from a top-level column down to the field with this id, through structs only."""
     for field in fields:
         if field.field_id == field_id:
             return (field,)
         if isinstance(field.field_type, StructType):
-            below = _way_to(field.field_type.fields, field_id)
-            if below:
-                return (field, *below)
+            rest = _path_to(field.field_type.fields, field_id)
+            if rest:
+                return (field, *rest)
     return None
 
 
-def _key_field(name: str, way: tuple[NestedField, ...]) -> NestedField:
-    # Optional whatever the schema says: an old file may lack a column that was required later.
-    here, below = way[0], way[1:]
-    if not below:
-        return here.model_copy(update={"name": name, "required": False})
-    inner = StructType(_key_field("0", below))
-    return NestedField(here.field_id, name, inner, required=False)
+def _key_field(name: str, path: tuple[NestedField, ...]) -> NestedField:
+    # Always optional: an old file may lack a column that became required later.
+    field, rest = path[0], path[1:]
+    if not rest:
+        return field.model_copy(update={"name": name, "required": False})
+    inner = StructType(_key_field("0", rest))
+    return NestedField(field.field_id, name, inner, required=False)
 
 
-def _comparable(array: pa.Array) -> pa.Array:
+def _to_comparable(array: pa.Array) -> pa.Array:
     """Floats compare by their bits, as Java's comparator does: NaN equals NaN, and 0.0 differs from -0.0."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -248,47 +251,50 @@ def _comparable(array: pa.Array) -> pa.Array:
 
 
 def read_equality_deletes(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
-    """The deleted keys of equality delete files, piece by piece, with the sequence number of their file."""
+    """The deleted keys of equality delete files, batch by batch, with the data sequence number of their file."""
     for row in files.iter_rows(named=True):
         check_not_encrypted(row["file_path"], row["key_metadata_bytes"])
-        for piece in read_file_batches(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
-            keys.require(piece.file)
-            yield keys.frame(piece, {}), row["data_sequence_number"]
+        for file_batch in read_file_batches(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
+            keys.check_present_in(file_batch.file)
+            yield keys.frame(file_batch, {}), row["data_sequence_number"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteBatch:
-    """Equality delete files with equal key columns that are indexed together."""
+    """Equality delete files with the same key columns that are indexed together."""
 
     keys: KeyColumns
     files: pl.DataFrame
-    weight_bytes: int
+    memory_bytes: int
 
 
 class EqualityDeletes:
-    """Indexes of equality deletes, within a memory budget. Deletes that do not fit into it come in several portions."""
+    """Indexes of equality deletes, within a memory budget. Deletes that exceed it are indexed in several batches."""
 
     def __init__(self, io: FileIO, schemas: Sequence[Schema], memory_bytes: int) -> None:
         self._io = io
         self._schemas = schemas
-        self._held: Held[tuple[str, ...], EqualityIndex] = Held(memory_bytes)
+        self._cache: LruCache[tuple[str, ...], EqualityIndex] = LruCache(memory_bytes)
 
-    def portions(self, files: pl.DataFrame) -> list[DeleteBatch]:
-        """The delete files by their key columns, in portions within the memory budget."""
-        portions = []
+    def batches(self, files: pl.DataFrame) -> list[DeleteBatch]:
+        """The delete files by their key columns, in batches within the memory budget."""
+        batches = []
         for (ids,), group in files.group_by("equality_ids", maintain_order=True):
             keys = KeyColumns.of(list(ids or ()), self._schemas, group["file_path"][0])
-            number = (pl.col("weight").cum_sum() - 1) // self._held.memory_bytes
-            parts = group.with_columns(weight=keys.weight).with_columns(portion=number).partition_by("portion")
-            portions += [DeleteBatch(keys=keys, files=part, weight_bytes=int(part["weight"].sum())) for part in parts]
-        return portions
+            number = (pl.col("memory_bytes").cum_sum() - 1) // self._cache.memory_bytes
+            parts = group.with_columns(memory_bytes=keys.memory_bytes).with_columns(batch=number).partition_by("batch")
+            batches += [DeleteBatch(keys=keys, files=part, memory_bytes=int(part["memory_bytes"].sum())) for part in parts]
+        return batches
 
-    def fit_together(self, portions: Sequence[DeleteBatch]) -> bool:
-        return sum(portion.weight_bytes for portion in portions) <= self._held.memory_bytes
+    def fit_in_memory(self, batches: Sequence[DeleteBatch]) -> bool:
+        """Whether the indexes of all batches fit into the memory budget at once."""
+        return sum(batch.memory_bytes for batch in batches) <= self._cache.memory_bytes
 
-    def index(self, portion: DeleteBatch) -> EqualityIndex:
-        def read() -> tuple[EqualityIndex, int]:
-            index = EqualityIndex(read_equality_deletes(self._io, portion.keys, portion.files))
+    def index(self, batch: DeleteBatch) -> EqualityIndex:
+        """The index of a batch, built or taken from the cache."""
+
+        def build() -> tuple[EqualityIndex, int]:
+            index = EqualityIndex(read_equality_deletes(self._io, batch.keys, batch.files))
             return index, index.nbytes
 
-        return self._held.get(tuple(portion.files["file_path"].to_list()), read)
+        return self._cache.get(tuple(batch.files["file_path"].to_list()), build)

@@ -18,38 +18,38 @@ MAGIC = bytes.fromhex("D1D33964")
 Positions = npt.NDArray[np.int64]
 
 
-def united(some: Positions, others: Positions) -> Positions:
-    """Ascending positions that are in one of two ascending lists. NumPy's own union hashes all of them, which takes ten
-    times as long as merging two sorted runs."""
-    if not len(some) or not len(others):
-        return others if len(others) else some
-    both = np.sort(np.concatenate([some, others]), kind="stable")
+def merge_positions(left: Positions, right: Positions) -> Positions:
+    """The union of two ascending position arrays, ascending. NumPy's own union hashes all positions, which takes ten times
+    as long as merging two sorted runs."""
+    if not len(left) or not len(right):
+        return right if len(right) else left
+    both = np.sort(np.concatenate([left, right]), kind="stable")
     first = np.ones(len(both), dtype=bool)
     np.not_equal(both[1:], both[:-1], out=first[1:])
     return both[first]
 
 
-def bitmap(positions: Positions) -> BitMap64:
-    """Positions as a set. Given an array of NumPy, the library would look at each number as an object of Python."""
+def to_bitmap(positions: Positions) -> BitMap64:
+    """Positions as a bitmap. Given a NumPy array, pyroaring would convert each number to a Python object first."""
     return BitMap64(array("Q", positions.tobytes()))
 
 
 def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int) -> Positions:
-    """The deleted row positions, ascending. Length, magic, checksum and cardinality must all agree."""
+    """Read a deletion vector: the deleted row positions, ascending. Length, magic, checksum and cardinality must agree."""
     try:
         return decode_vector(read_range(io, path, offset, size), size, cardinality)
     except (IndexError, ValueError, struct.error) as cause:
         raise Damaged(
             f"deletion vector at byte {offset} of {path} is corrupt: {cause}",
             hint="Restore the file from a backup, or roll back to the snapshot before the commit that added it. "
-            "Nothing is read past a broken vector: deleted rows would come back.",
+            "The data file is not read without its vector, because deleted rows would come back.",
             file=path,
             offset=offset,
         ) from cause
 
 
 def decode_vector(blob: bytes, size: int, cardinality: int) -> Positions:
-    """Decode a `deletion-vector-v1` blob; raises ValueError saying what does not fit."""
+    """Decode a `deletion-vector-v1` blob; raises ValueError that says what is wrong with it."""
     if len(blob) != size or size < 20:
         msg = f"{len(blob)} bytes found, {size} expected"
         raise ValueError(msg)
@@ -66,6 +66,6 @@ def decode_vector(blob: bytes, size: int, cardinality: int) -> Positions:
         raise ValueError(msg)
     positions: Positions = np.frombuffer(BitMap64.deserialize(body[4:]).to_array(), dtype=np.int64)
     if len(positions) != cardinality:
-        msg = f"{len(positions)} positions found, {cardinality} announced"
+        msg = f"{len(positions)} positions found, {cardinality} expected"
         raise ValueError(msg)
     return positions

@@ -1,4 +1,9 @@
-"""Reading manifests: the live files of a snapshot as one frame."""
+"""Reading manifests and manifest lists.
+
+`FileList` is the main entry point: the live files of a snapshot as one Polars frame (see FILE_SCHEMA), refreshed by reading
+only new manifests. `ManifestReader` reads single manifests, `changed_files` compares two snapshots, and `PartitionDecoder`
+decodes partition keys.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
         changed_files,
         snapshot_by_id,
     )
-    from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES, PartitionDecoder
+    from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES, PARTITION_KEY, PartitionDecoder
     from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES, ManifestReader
 
 __all__ = [
@@ -27,6 +32,7 @@ __all__ = [
     "INTEGER_TYPES",
     "IS_DATA",
     "IS_VECTOR",
+    "PARTITION_KEY",
     "POSITION_DELETES",
     "FileList",
     "ManifestReader",
@@ -47,7 +53,7 @@ __getattr__ = lazy_exports(
             "changed_files",
             "snapshot_by_id",
         ),
-        "partition_keys": ("INTEGER_TYPES", "PartitionDecoder"),
+        "partition_keys": ("INTEGER_TYPES", "PARTITION_KEY", "PartitionDecoder"),
         "reader": ("EQUALITY_DELETES", "FILE_SCHEMA", "ManifestReader", "POSITION_DELETES"),
     },
 )

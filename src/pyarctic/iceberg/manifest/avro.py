@@ -1,13 +1,13 @@
-"""Avro containers as Polars frames, fast: inflate, join the blocks, flatten the schema, let Polars decode.
+"""Fast reading of Avro files as Polars frames: decompress and join the blocks, flatten the schema, decode with Polars.
 
-Three facts of Avro's binary form carry this module; none of them touches the encoded bytes:
+The schema is rewritten without touching the encoded bytes, which three properties of Avro's encoding allow:
 
-* A record is the concatenation of its fields. Lifting a nested record's fields into the outer schema changes nothing in
-  the data, but lets the decoder *skip* the fields nobody asked for (a manifest's statistics are most of its bytes).
-* A map is encoded exactly as an array of (key, value) records, which is the form Polars can read.
-* A logical type is an annotation. Without it every value comes back in its physical form, the same from every writer.
+* A record is the concatenation of its fields. Lifting the fields of a nested record into the outer schema does not change
+  the data, but lets the decoder *skip* fields that are not needed (most bytes of a manifest are column metrics).
+* A map is encoded exactly as an array of (key, value) records, which Polars can read.
+* A logical type is an annotation. Without it every value is decoded in its physical form, the same from every writer.
 
-Joining the blocks also makes PyIceberg's manifests cheap, which have one block per entry.
+Joining the blocks also makes PyIceberg's manifests cheap to read, which have one block per entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DAMAGED_HINT = "The file was cut off or overwritten. Restore it from a backup, o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroContainer:
-    """A container with its blocks inflated and joined into one."""
+    """An Avro file with its blocks decompressed and joined into one."""
 
     path: str
     metadata: dict[str, bytes]
@@ -46,7 +46,7 @@ class AvroContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroField:
-    """One field of a flattened record: where it stood, its Iceberg field id, its type without annotations."""
+    """One field of a flattened record: its path, its Iceberg field id, and its type without annotations."""
 
     path: tuple[str, ...]
     field_id: int | None
@@ -55,34 +55,34 @@ class AvroField:
 
 
 def parse_container(data: bytes, path: str) -> AvroContainer:
-    """Take a container apart; `path` is only for messages."""
+    """Parse an Avro file; `path` is used in error messages only."""
     if data[:4] != MAGIC:
         raise Damaged(f"not an Avro file, or cut off at its start: {path}", hint=DAMAGED_HINT, file=path)
     try:
-        metadata, at = _read_header(data)
+        metadata, position = _read_header(data)
         schema = json.loads(metadata["avro.schema"])
         codec = metadata.get("avro.codec", b"null").decode()
-        sync = data[at : at + SYNC_SIZE]
-        blocks, count = _read_blocks(data, at + SYNC_SIZE, sync)
+        sync = data[position : position + SYNC_SIZE]
+        blocks, count = _read_blocks(data, position + SYNC_SIZE, sync)
     except (IndexError, KeyError, ValueError) as cause:
         raise Damaged(f"Avro file is truncated or corrupt: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
-    inflate = _CODECS.get(codec)
-    if inflate is None:
+    decompress = _CODECS.get(codec)
+    if decompress is None:
         raise Unsupported(
-            f"Avro codec {codec!r} is not known: {path}",
+            f"Avro codec {codec!r} is not supported: {path}",
             hint=f"Rewrite the manifests with one of: {', '.join(_CODECS)}.",
             file=path,
             codec=codec,
         )
     try:
-        body = b"".join([inflate(block) for block in blocks])
+        body = b"".join([decompress(block) for block in blocks])
     except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, pa.ArrowInvalid) as cause:
         raise Damaged(f"Avro block does not decompress: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
     return AvroContainer(path=path, metadata=metadata, schema=schema, sync=sync, count=count, body=body)
 
 
 def flatten(container: AvroContainer, inline: Collection[str]) -> list[AvroField]:
-    """The record's fields in order, with those records named in `inline` replaced by their own fields."""
+    """The fields of the record in order, with nested records named in `inline` replaced by their fields."""
     try:
         return _flatten(container.schema, inline, (), {})
     except (AttributeError, KeyError, TypeError) as cause:
@@ -92,11 +92,11 @@ def flatten(container: AvroContainer, inline: Collection[str]) -> list[AvroField
 
 
 def _flatten(
-    schema: dict[str, Any], inline: Collection[str], above: tuple[str, ...], named: dict[str, Any]
+    schema: dict[str, Any], inline: Collection[str], parents: tuple[str, ...], named: dict[str, Any]
 ) -> list[AvroField]:
     fields: list[AvroField] = []
     for field in schema["fields"]:
-        path = (*above, field["name"])
+        path = (*parents, field["name"])
         if field["name"] in inline and isinstance(field["type"], dict) and field["type"]["type"] == "record":
             fields += _flatten(field["type"], inline, path, named)
         else:
@@ -109,9 +109,9 @@ def _flatten(
 
 
 def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: Sequence[str | None]) -> pl.DataFrame:
-    """Decode the fields that were given a name; the others are skipped over."""
-    # A field of type null takes no bytes, and Polars knows no such type: it is left out and added afterwards.
-    absent = [name for field, name in zip(fields, names, strict=True) if field.type == NULL and name is not None]
+    """Decode the fields that have a name; the others are skipped."""
+    # A field of type null takes no bytes, and Polars does not support the type: it is left out and added afterwards.
+    null_columns = [name for field, name in zip(fields, names, strict=True) if field.type == NULL and name is not None]
     schema = {
         "type": "record",
         "name": "entry",
@@ -124,8 +124,8 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
     metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
     parts = [container_header(metadata, container.sync)]
     if container.count:
-        parts += [varint(container.count), varint(len(container.body)), container.body, container.sync]
-    wanted = [name for name in names if name is not None and name not in absent]
+        parts += [encode_varint(container.count), encode_varint(len(container.body)), container.body, container.sync]
+    wanted = [name for name in names if name is not None and name not in null_columns]
     try:
         frame = pl.read_avro(io.BytesIO(b"".join(parts)), columns=wanted)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
@@ -134,78 +134,78 @@ def read_columns(container: AvroContainer, fields: Sequence[AvroField], names: S
         ) from cause
     if frame.height != container.count:
         raise Damaged(
-            f"Avro file announces {container.count} records and holds {frame.height}: {container.path}",
+            f"Avro file should have {container.count} records and has {frame.height}: {container.path}",
             hint=DAMAGED_HINT,
             file=container.path,
         )
-    return frame.with_columns(pl.lit(None, pl.Null).alias(name) for name in absent)
+    return frame.with_columns(pl.lit(None, pl.Null).alias(name) for name in null_columns)
 
 
 def container_header(metadata: Mapping[str, bytes], sync: bytes) -> bytes:
     """The start of an Avro file, up to its first block."""
-    parts = [MAGIC, varint(len(metadata))]
+    parts = [MAGIC, encode_varint(len(metadata))]
     for key, value in metadata.items():
         name = key.encode()
-        parts += [varint(len(name)), name, varint(len(value)), value]
+        parts += [encode_varint(len(name)), name, encode_varint(len(value)), value]
     return b"".join([*parts, b"\x00", sync])
 
 
 def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
     metadata: dict[str, bytes] = {}
-    at = len(MAGIC)
+    position = len(MAGIC)
     while True:
-        count, at = _read_varint(data, at)
+        count, position = _read_varint(data, position)
         if count == 0:
-            return metadata, at
+            return metadata, position
         if count < 0:  # a negative count is followed by the size of the block in bytes
             count = -count
-            _, at = _read_varint(data, at)
+            _, position = _read_varint(data, position)
         for _ in range(count):
-            key, at = _read_chunk(data, at)
-            value, at = _read_chunk(data, at)
+            key, position = _read_bytes(data, position)
+            value, position = _read_bytes(data, position)
             metadata[key.decode()] = value
 
 
-def _read_blocks(data: bytes, at: int, sync: bytes) -> tuple[list[bytes], int]:
+def _read_blocks(data: bytes, position: int, sync: bytes) -> tuple[list[bytes], int]:
     blocks: list[bytes] = []
     total = 0
     if len(sync) != SYNC_SIZE:
         msg = "ends early"
         raise ValueError(msg)
-    while at < len(data):
-        count, at = _read_varint(data, at)
-        block, at = _read_chunk(data, at)
-        if data[at : at + SYNC_SIZE] != sync:
+    while position < len(data):
+        count, position = _read_varint(data, position)
+        block, position = _read_bytes(data, position)
+        if data[position : position + SYNC_SIZE] != sync:
             msg = "sync marker differs"
             raise ValueError(msg)
-        at += SYNC_SIZE
+        position += SYNC_SIZE
         total += count
         blocks.append(block)
     return blocks, total
 
 
-def _read_chunk(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _read_varint(data, at)
-    end = at + size
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    size, position = _read_varint(data, position)
+    end = position + size
     if size < 0 or end > len(data):
         msg = "ends early"
         raise ValueError(msg)
-    return data[at:end], end
+    return data[position:end], end
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     shift = value = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return (value >> 1) ^ -(value & 1), position
         shift += 7
 
 
-def varint(value: int) -> bytes:
-    """A number as Avro writes it: zigzag, seven bits a byte."""
+def encode_varint(value: int) -> bytes:
+    """Encode an int or long: zigzag, seven bits a byte."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value & ~0x7F:
@@ -216,12 +216,12 @@ def varint(value: int) -> bytes:
 
 
 def physical_type(type_: Any) -> Any:
-    """A type that stands alone, as it is in the bytes (see the head of this module)."""
+    """The physical form of a self-contained type (see the module docstring)."""
     return _physical(type_, {})
 
 
 def _physical(type_: Any, named: dict[str, Any]) -> Any:
-    """The type without logical annotations, with maps as arrays of pairs, and with names replaced by what they name."""
+    """The type without logical annotations, with maps as arrays of pairs, and with names replaced by their definitions."""
     if isinstance(type_, list):
         return [_physical(option, named) for option in type_]
     if not isinstance(type_, dict):
@@ -244,12 +244,12 @@ def _physical(type_: Any, named: dict[str, Any]) -> Any:
     return _physical(kind, named)
 
 
-def _inflate_deflate(block: bytes) -> bytes:
+def _decompress_deflate(block: bytes) -> bytes:
     return zlib.decompress(block, -15)
 
 
-def _inflate_snappy(block: bytes) -> bytes:
-    # Avro puts a big-endian CRC of the plain bytes behind the snappy data, which itself starts with their number.
+def _decompress_snappy(block: bytes) -> bytes:
+    # Avro appends a big-endian CRC of the plain bytes to the snappy data, which starts with their number.
     size = shift = 0
     for byte in block:
         size |= (byte & 0x7F) << shift
@@ -263,17 +263,17 @@ def _inflate_snappy(block: bytes) -> bytes:
     return plain
 
 
-def _inflate_zstandard(block: bytes) -> bytes:
-    # Read as a stream: writers are free to leave the plain size out of the frame header.
+def _decompress_zstandard(block: bytes) -> bytes:
+    # Read as a stream: writers may omit the plain size from the frame header.
     with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
         return bytes(stream.read())
 
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
-    "deflate": _inflate_deflate,
-    "snappy": _inflate_snappy,
-    "zstandard": _inflate_zstandard,
+    "deflate": _decompress_deflate,
+    "snappy": _decompress_snappy,
+    "zstandard": _decompress_zstandard,
     "bzip2": bz2.decompress,
     "xz": lzma.decompress,
 }

@@ -1,7 +1,7 @@
-"""The live files of a snapshot as one Polars frame, kept up to date by reading only manifests not seen before.
+"""The live files of a snapshot as one Polars frame, refreshed by reading only new manifests.
 
 A manifest never changes once written, so its frame is cached under its path. A refresh reads the manifest list, loads
-the unknown manifests and forgets the vanished ones; between two snapshots only the manifests they do not share matter.
+the new manifests and drops those that are gone. Two snapshots are compared by the manifests they do not share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from uuid import UUID
 
 import polars as pl
@@ -31,7 +31,6 @@ from pyarctic.iceberg.manifest.reader import (
     read_metrics,
 )
 
-ContentKind = Literal["data", "position-deletes", "equality-deletes", "deletion-vector"]
 FILE_IDENTITY = ["file_path", "content_offset", "content_size_bytes"]
 """Several deletion vectors share one Puffin file, so a path alone does not identify an entry."""
 
@@ -46,25 +45,29 @@ CONTENT_KIND = (
     .then(pl.lit("equality-deletes"))
     .otherwise(pl.lit("position-deletes"))
 )
-"""What a file is, in words."""
+"""The content of a file as text: "data", "position-deletes", "equality-deletes" or "deletion-vector"."""
 
 _SAVED_INDEX = b"pyarctic.file-list"
 
 
 def snapshot_by_id(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
-    """The snapshot, or an error that says which ones there are."""
+    """The snapshot with this id; raises NotFound."""
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         raise NotFound(
             f"snapshot {snapshot_id} does not exist (any more)",
-            hint="`arctic table snapshots` lists those there are; older ones may have been expired.",
+            hint="`arctic table snapshots` lists the existing ones; older ones may have been expired.",
             snapshot_id=snapshot_id,
         )
     return snapshot
 
 
 class FileList:
-    """A table's live files at one snapshot. Immutable: `at` gives another snapshot's list and shares what both need."""
+    """A table's live files at one snapshot. Immutable: `at` gives the list of another snapshot and shares the manifests that
+    both have.
+
+        FileList.of(metadata, io, metadata.current_snapshot()).frame()
+    """
 
     def __init__(
         self,
@@ -80,18 +83,18 @@ class FileList:
 
     @classmethod
     def of(cls, metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None) -> Self:
-        """The files of a snapshot; of a table without one: none."""
+        """The files of a snapshot; None stands for the empty table."""
         return cls(str(metadata.table_uuid)).at(io, snapshot)
 
     def at(self, io: FileIO, snapshot: Snapshot | None) -> Self:
-        """The files of `snapshot`, newer or older; only manifests that this list does not know are read."""
+        """The files of `snapshot`, newer or older; only manifests that this list does not have are read."""
         reader = self.reader(io)
         manifests = {m.path: m for m in reader.manifests(snapshot)}
         frames = {(m.path, m.first_row_id): reader.files(m) for m in manifests.values()}
         return type(self)(self.table_uuid, frames, manifests, snapshot.snapshot_id if snapshot else None)
 
     def reader(self, io: FileIO) -> ManifestReader:
-        """A reader of manifests that knows all of this list."""
+        """A manifest reader that has all manifests of this list cached."""
         return ManifestReader(io, self._frames)
 
     def __repr__(self) -> str:
@@ -104,16 +107,18 @@ class FileList:
         return pl.concat(self._frames.values(), rechunk=False)
 
     def with_metrics(self, io: FileIO, files: pl.DataFrame, field_ids: Sequence[int]) -> pl.DataFrame:
-        """`files` with bounds, null, NaN and value counts and sizes of some columns, read from their manifests."""
+        """`files` with column metrics of some fields, read from their manifests (see `read_metrics`)."""
         paths = files["manifest_path"].unique().to_list()
         metrics = [read_metrics(io, self._manifests[path], list(field_ids)) for path in paths]
         if not metrics or not field_ids:
             return files
-        of_files = pl.concat(metrics).unique(["file_path", "content_offset"])
-        return files.join(of_files, on=["file_path", "content_offset"], how="left", nulls_equal=True, maintain_order="left")
+        metrics_of_files = pl.concat(metrics).unique(["file_path", "content_offset"])
+        return files.join(
+            metrics_of_files, on=["file_path", "content_offset"], how="left", nulls_equal=True, maintain_order="left"
+        )
 
     def save(self, path: str | Path) -> None:
-        """Write the frames as one Parquet file, replacing it in one step."""
+        """Write the frames as one Parquet file, replacing it atomically."""
         path = Path(path)
         index = {
             "table_uuid": self.table_uuid,
@@ -128,43 +133,43 @@ class FileList:
 
     @classmethod
     def load(cls, path: str | Path, table_uuid: str | UUID) -> Self:
-        """The saved frames, to be moved to a snapshot with `at` before use. A file of another table is refused."""
+        """Load saved frames, to be moved to a snapshot with `start` before use. A file of another table is refused."""
         try:
             table = pq.read_table(path)
             index = json.loads((table.schema.metadata or {})[_SAVED_INDEX])
-            everything = pl.DataFrame(table).cast(FILE_SCHEMA)
+            all_files = pl.DataFrame(table).cast(FILE_SCHEMA)
         except (OSError, KeyError, ValueError, pa.ArrowException, pl.exceptions.PolarsError) as cause:
             raise Damaged(
-                f"saved file list cannot be read: {path}", hint="Delete it; it will be built anew.", file=str(path)
+                f"saved file list cannot be read: {path}", hint="Delete it; it will be rebuilt.", file=str(path)
             ) from cause
         if index["table_uuid"] != str(table_uuid):
             raise Damaged(
                 f"saved file list belongs to table {index['table_uuid']}: {path}",
-                hint="Delete it; it will be built anew.",
+                hint="Delete it; it will be rebuilt.",
                 file=str(path),
             )
         frames: dict[FrameKey, pl.DataFrame] = {}
-        at = 0
+        start = 0
         for manifest, first_row_id, height in index["manifests"]:
-            frames[manifest, first_row_id] = everything.slice(at, height)
-            at += height
+            frames[manifest, first_row_id] = all_files.slice(start, height)
+            start += height
         return cls(str(table_uuid), frames)
 
 
 def changed_files(reader: ManifestReader, since: Snapshot | None, until: Snapshot | None) -> pl.DataFrame:
     """The net difference of two snapshots by file: FILE_SCHEMA and `change` = "added" | "removed".
 
-    None stands for the empty table. A file that came and went in between is in neither snapshot and not told; one that went
-    and came back with another sequence number is both removed and added.
+    None stands for the empty table. A file that was added and removed in between is not reported; one that was removed and
+    added again with another sequence number is both removed and added.
     """
     identity = [*FILE_IDENTITY, "data_sequence_number"]
     before = {m.path: m for m in reader.manifests(since)}
     after = {m.path: m for m in reader.manifests(until)}
-    gone = reader.files_of(ref for path, ref in before.items() if path not in after)
-    come = reader.files_of(ref for path, ref in after.items() if path not in before)
+    removed = reader.files_of(ref for path, ref in before.items() if path not in after)
+    added = reader.files_of(ref for path, ref in after.items() if path not in before)
     return pl.concat(
         [
             frame.join(other, on=identity, how="anti", nulls_equal=True).with_columns(pl.lit(change).alias("change"))
-            for frame, other, change in ((come, gone, "added"), (gone, come, "removed"))
+            for frame, other, change in ((added, removed, "added"), (removed, added, "removed"))
         ]
     )

@@ -1,4 +1,4 @@
-"""Partition keys of a file list, decoded: typed values, readable paths, constants of identity columns."""
+"""Partition keys of a file list, decoded: typed values, readable paths, constants of identity-partitioned columns."""
 
 from __future__ import annotations
 
@@ -45,15 +45,21 @@ INTEGER_TYPES = (
 )
 """Types whose values are stored as integers."""
 
-LOST = False
-"""In a partition key: the value is not known any more (see manifests.FILE_SCHEMA)."""
+PARTITION_KEY = ["spec_id", "partition"]
+"""Columns of a file list that identify a partition."""
 
-EXACT = Context(prec=38)
-"""For decimals: the default context would round a large one to 28 digits."""
+LOST_VALUE = False
+"""In a partition key: the value is not known any more (see FILE_SCHEMA)."""
+
+EXACT_DECIMALS = Context(prec=38)
+"""The default decimal context would round large numbers to 28 digits."""
 
 
 class PartitionDecoder:
-    """Reads the `partition` column of a file list for one table, whatever partition specs it has had."""
+    """Decodes the `partition` column of a table's file list, for all partition specs the table has had.
+
+    PartitionDecoder(metadata).path(row["spec_id"], row["partition"])  # "day=2024-01-01/bucket=3"
+    """
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._specs = metadata.specs()
@@ -62,8 +68,8 @@ class PartitionDecoder:
         self._decode = lru_cache(maxsize=10_000)(self._decode_uncached)
 
     def unpartitioned_specs(self) -> list[int]:
-        """Specs that partition by nothing (any more): their equality deletes are global. A field that v1 dropped stays in
-        the spec as void."""
+        """Specs without (live) partition fields: their equality deletes are global. A field dropped in format version 1
+        stays in the spec with the void transform."""
         return [
             spec_id
             for spec_id, spec in self._specs.items()
@@ -76,23 +82,23 @@ class PartitionDecoder:
 
     @staticmethod
     def key_of(values: tuple[Any, ...]) -> str:
-        """A partition tuple as a key that `values` understands."""
-        return json.dumps([None if value is None else _text(value) for value in values])
+        """Encode a partition tuple as a key that `values` decodes."""
+        return json.dumps([None if value is None else _to_text(value) for value in values])
 
     def path(self, spec_id: int, key: str) -> str:
-        """The partition as people write it: `day=2024-01-01/bucket=3`; empty when unpartitioned."""
+        """The partition as a readable path: `day=2024-01-01/bucket=3`; empty if unpartitioned."""
         return self.path_of(spec_id, self.values(spec_id, key))
 
     def path_of(self, spec_id: int, values: tuple[Any, ...]) -> str:
         """The same for a partition tuple."""
         parts = []
         for field, value in zip(self._specs[spec_id].fields, values, strict=True):
-            text = "null" if value is None else quote(_human(field, self._source_type(field), value), safe=" :")
+            text = "null" if value is None else quote(_to_human_text(field, self._source_type(field), value), safe=" :")
             parts.append(f"{quote(field.name, safe='')}={text}")
         return "/".join(parts)
 
     def constants(self, spec_id: int, key: str) -> dict[int, Any]:
-        """Values of identity-partitioned columns by field id: a file of such a partition need not hold them."""
+        """Values of identity-partitioned columns by field id: files of the partition need not contain these columns."""
         return {
             field.source_id: value
             for field, value in zip(self._specs[spec_id].fields, self.values(spec_id, key), strict=True)
@@ -101,7 +107,7 @@ class PartitionDecoder:
 
     def _decode_uncached(self, spec_id: int, key: str) -> tuple[Any, ...]:
         fields = self._specs[spec_id].fields
-        return tuple(_typed(text, self.result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
+        return tuple(_from_text(text, self.result_type(field)) for field, text in zip(fields, json.loads(key), strict=True))
 
     def _source_type(self, field: PartitionField) -> IcebergType | None:
         for schema in self._schemas:
@@ -109,15 +115,15 @@ class PartitionDecoder:
                 return schema.find_type(field.source_id)
             except ValueError:
                 continue
-        return None  # the column was dropped and its schemas are forgotten
+        return None  # the column was dropped, and no remaining schema has it
 
     def result_type(self, field: PartitionField) -> IcebergType | None:
-        """The type of a partition field's values, or None: the column was dropped and its schemas are forgotten."""
+        """The type of a partition field's values; None if its column was dropped and no remaining schema has it."""
         source = self._source_type(field)
         return None if source is None else field.transform.result_type(source)
 
 
-def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str:
+def _to_human_text(field: PartitionField, source: IcebergType | None, value: Any) -> str:
     if source is None:
         return str(value)
     if isinstance(value, bytes) and isinstance(source, UUIDType):
@@ -125,7 +131,7 @@ def _human(field: PartitionField, source: IcebergType | None, value: Any) -> str
     return str(field.transform.to_human_string(source, value))
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
@@ -134,13 +140,13 @@ def _text(value: Any) -> str:
         case UUID():
             return value.bytes.hex()
         case Decimal():
-            unscaled = int(value.scaleb(-int(value.as_tuple().exponent), EXACT))
+            unscaled = int(value.scaleb(-int(value.as_tuple().exponent), EXACT_DECIMALS))
             return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True).hex()
     return str(value)
 
 
-def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:
-    if text is None or text is LOST:
+def _from_text(text: str | bool | None, type_: IcebergType | None) -> Any:
+    if text is None or text is LOST_VALUE:
         return None
     text = str(text)
     if type_ is None or isinstance(type_, StringType):
@@ -153,7 +159,7 @@ def _typed(text: str | bool | None, type_: IcebergType | None) -> Any:
         return float(text)
     if isinstance(type_, DecimalType):
         unscaled = int.from_bytes(bytes.fromhex(text), "big", signed=True)
-        return Decimal(unscaled).scaleb(-type_.scale, EXACT)
+        return Decimal(unscaled).scaleb(-type_.scale, EXACT_DECIMALS)
     if isinstance(type_, BinaryType | FixedType | UUIDType):
         return bytes.fromhex(text)
     return text

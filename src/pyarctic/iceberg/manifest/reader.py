@@ -1,7 +1,7 @@
-"""Manifest lists and manifests as frames, from any writer and format version.
+"""Reading manifest lists and manifests of any writer and format version as frames.
 
-Fields are found by their Iceberg field id, not by name: names differ between versions and writers. What an entry leaves
-out and inherits from its manifest (snapshot id, sequence numbers, first row id) is filled in here, once.
+Fields are found by their Iceberg field id, not by name, because names differ between versions and writers. Values that an
+entry inherits from its manifest (snapshot id, sequence numbers, first row id) are filled in here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 EXISTING, ADDED, DELETED = 0, 1, 2
 DATA_MANIFEST, DELETES_MANIFEST = 0, 1
 FILE_PATH_ID = 2147483546
-"""Field id of `file_path` in position delete files: equal bounds mean that the file is about one data file."""
+"""Field id of `file_path` in position delete files: equal bounds mean that the file refers to one data file."""
 
 PolarsType = pl.DataType | pl.datatypes.DataTypeClass
 Columns = Mapping[int | None, tuple[str, PolarsType]]
@@ -63,17 +63,17 @@ ENTRY_FIELDS: Columns = {
     144: ("content_offset", pl.Int64),
     145: ("content_size_bytes", pl.Int64),
 }
-_NUMBERS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Int64}))
-_BOUNDS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Binary}))
+_ID_TO_LONG = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Int64}))
+_ID_TO_BYTES = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Binary}))
 METRIC_FIELDS: Columns = {
-    108: ("column_sizes", _NUMBERS),
-    109: ("value_counts", _NUMBERS),
-    110: ("null_counts", _NUMBERS),
-    137: ("nan_counts", _NUMBERS),
-    125: ("lower_bounds", _BOUNDS),
-    128: ("upper_bounds", _BOUNDS),
+    108: ("column_sizes", _ID_TO_LONG),
+    109: ("value_counts", _ID_TO_LONG),
+    110: ("null_counts", _ID_TO_LONG),
+    137: ("nan_counts", _ID_TO_LONG),
+    125: ("lower_bounds", _ID_TO_BYTES),
+    128: ("upper_bounds", _ID_TO_BYTES),
 }
-PARTITION = "partition"
+_PARTITION_FIELD = "partition"
 
 _FILE_COLUMNS: dict[str, PolarsType] = {
     "content": pl.Int8,
@@ -98,19 +98,19 @@ _FILE_COLUMNS: dict[str, PolarsType] = {
 _ENTRY_SCHEMA = pl.Schema({"status": pl.Int32, **_FILE_COLUMNS})
 FILE_SCHEMA = pl.Schema(_FILE_COLUMNS)
 """Columns of a file list, one row per live file. `partition` is a JSON array of the partition values as text, in spec
-order: with `spec_id` it is the identity of the partition. A value that was lost, because its column was dropped before the
-manifest was rewritten, is `false`: it may be anything. `referenced_data_file` also holds what Java tells through
-equal bounds."""
+order; together with `spec_id` it identifies the partition. A value that was lost, because its column was dropped before the
+manifest was rewritten, is `false`: it may be anything. `referenced_data_file` is also derived from equal bounds of
+`file_path`, by which Iceberg Java marks position delete files of a single data file."""
 
 
 FrameKey = tuple[str, int | None]
-"""A manifest's path and first row id. The file never changes, but the first v3 commit of an upgraded table gives the old
-manifests their row ids in the manifest list, and with them every entry its own."""
+"""A manifest's path and first row id. The file never changes, but the first v3 commit of an upgraded table assigns first
+row ids to the old manifests in the manifest list, from which their entries inherit theirs."""
 
 
 class PartitionRange(TypedDict):
-    """The values of one partition field within a manifest, bounds in Iceberg's single-value form. As in the file: a table
-    may have thousands, and every commit reads and writes them all."""
+    """The values of one partition field within a manifest, bounds in Iceberg's single-value serialization. A plain dict, as
+    in the manifest list: a table may have thousands, and every commit reads and writes all of them."""
 
     contains_null: bool
     contains_nan: bool | None
@@ -120,7 +120,7 @@ class PartitionRange(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRef:
-    """One row of a manifest list: what a manifest holds, and what its entries inherit."""
+    """One row of a manifest list: what a manifest contains, and what its entries inherit."""
 
     path: str
     length: int
@@ -129,7 +129,7 @@ class ManifestRef:
     sequence_number: int
     min_sequence_number: int = 0
     added_snapshot_id: int
-    # Old v1 writers left the counts out.
+    # Old v1 writers omitted the counts.
     added_files: int | None = None
     existing_files: int | None = None
     deleted_files: int | None = None
@@ -151,7 +151,7 @@ def read_manifest_list(io: FileIO, snapshot: Snapshot) -> list[ManifestRef]:
     container = parse_container(read_bytes(io, snapshot.manifest_list), snapshot.manifest_list)
     fields = flatten(container, inline=())
     names = [MANIFEST_LIST_FIELDS[f.field_id][0] if f.field_id in MANIFEST_LIST_FIELDS else None for f in fields]
-    frame = _complete(read_columns(container, fields, names), MANIFEST_LIST_FIELDS)
+    frame = _add_missing_columns(read_columns(container, fields, names), MANIFEST_LIST_FIELDS)
     return [_manifest_ref(row) for row in frame.iter_rows(named=True)]
 
 
@@ -168,7 +168,7 @@ def _manifest_ref(row: dict[str, Any]) -> ManifestRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawManifest:
-    """A manifest as it is on disk: its bytes, the fields in them, and those that were decoded as columns of `frame`."""
+    """A manifest as stored: its bytes, the fields in them, and the fields that were decoded as columns of `frame`."""
 
     ref: ManifestRef
     container: AvroContainer
@@ -178,24 +178,24 @@ class RawManifest:
 
     @property
     def partition_columns(self) -> list[str]:
-        """The columns of the partition tuple, in the order of the spec; those of decimals are named so."""
+        """The columns of the partition tuple in spec order; names of decimal columns start with "decimal"."""
         return [
             name
             for field, name in zip(self.fields, self.names, strict=True)
-            if name is not None and PARTITION in field.path[:-1]
+            if name is not None and _PARTITION_FIELD in field.path[:-1]
         ]
 
 
 class ManifestReader:
-    """Reads manifests and keeps their file lists: a manifest never changes once it is written."""
+    """Reads manifests and caches their file lists: a manifest never changes once it is written."""
 
-    def __init__(self, io: FileIO, known: Mapping[FrameKey, pl.DataFrame] | None = None) -> None:
+    def __init__(self, io: FileIO, cached: Mapping[FrameKey, pl.DataFrame] | None = None) -> None:
         self.io = io
-        self._frames: dict[FrameKey, pl.DataFrame] = dict(known or {})
+        self._frames: dict[FrameKey, pl.DataFrame] = dict(cached or {})
         self._lists: dict[int, list[ManifestRef]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestRef]:
-        """The manifests of a snapshot; none of a table without one."""
+        """The manifests of a snapshot; None stands for the empty table."""
         if snapshot is None:
             return []
         if snapshot.snapshot_id not in self._lists:
@@ -216,18 +216,18 @@ class ManifestReader:
 
 def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
     """The live entries of a manifest as FILE_SCHEMA."""
-    described = describe_entries(read_raw_manifest(io, manifest, metrics=manifest.content == DELETES_MANIFEST))
-    return described.filter(pl.col("status") != DELETED).drop("status")
+    entries = describe_entries(read_raw_manifest(io, manifest, metrics=manifest.content == DELETES_MANIFEST))
+    return entries.filter(pl.col("status") != DELETED).drop("status")
 
 
 def describe_entries(raw: RawManifest) -> pl.DataFrame:
-    """All entries in the order of the file, as `status` and FILE_SCHEMA, with what they inherit."""
+    """All entries in the order of the file, as `status` and FILE_SCHEMA, with inherited values filled in."""
     manifest = raw.ref
     frame = _inherit(raw.frame, manifest)
     if frame.filter((pl.col("status") != DELETED) & pl.col("data_sequence_number").is_null()).height:
         raise Damaged(
             f"entries without a sequence number in manifest {manifest.path}",
-            hint="Only entries of status ADDED may leave it out: the writer of this manifest broke the specification.",
+            hint="Only entries of status ADDED may omit it: the writer of this manifest violated the specification.",
             file=manifest.path,
         )
     if manifest.content == DELETES_MANIFEST:
@@ -256,12 +256,12 @@ def describe_entries(raw: RawManifest) -> pl.DataFrame:
 
 
 def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.DataFrame:
-    """Column metrics of the live entries, for the given fields only: file_path, content_offset and, per field id,
+    """Column metrics of the live entries for the given fields: file_path, content_offset and, per field id,
     `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`.
     """
     frame = read_raw_manifest(io, manifest, metrics=True).frame
     columns = [
-        _metric(name, field_id).alias(f"{short}_{field_id}")
+        _metric_of_field(name, field_id).alias(f"{short}_{field_id}")
         for field_id in field_ids
         for name, short in (
             ("lower_bounds", "lower"),
@@ -276,7 +276,7 @@ def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.
 
 
 def read_raw_manifest(io: FileIO, manifest: ManifestRef, *, metrics: bool, everything: bool = False) -> RawManifest:
-    """Read a manifest and decode what file lists need; with `metrics` the column metrics too, or simply `everything`."""
+    """Read a manifest and decode the fields of file lists, with `metrics` also the column metrics, or `everything`."""
     if manifest.key_metadata is not None:
         raise Unsupported(
             f"manifest is encrypted: {manifest.path}",
@@ -284,7 +284,7 @@ def read_raw_manifest(io: FileIO, manifest: ManifestRef, *, metrics: bool, every
             file=manifest.path,
         )
     data = read_bytes(io, manifest.path)
-    if len(data) < manifest.length:  # cut off between two blocks it would still be valid Avro, of fewer files
+    if len(data) < manifest.length:  # cut off between two blocks it would be valid Avro, with fewer files
         raise Damaged(
             f"manifest has {len(data)} bytes, the manifest list says {manifest.length}: {manifest.path}",
             hint=DAMAGED_HINT,
@@ -296,44 +296,44 @@ def read_raw_manifest(io: FileIO, manifest: ManifestRef, *, metrics: bool, every
 def decode_manifest(
     container: AvroContainer, manifest: ManifestRef, *, metrics: bool, everything: bool = False
 ) -> RawManifest:
-    """The same for bytes at hand."""
-    fields = flatten(container, inline=("data_file", PARTITION))
-    _require(manifest, fields)
+    """Decode a manifest that is already in memory, like `read_raw_manifest`."""
+    fields = flatten(container, inline=("data_file", _PARTITION_FIELD))
+    _check_is_manifest(manifest, fields)
     wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics or everything else ENTRY_FIELDS
     names: list[str | None] = []
     for index, field in enumerate(fields):
-        if PARTITION in field.path[:-1]:
+        if _PARTITION_FIELD in field.path[:-1]:
             names.append(f"{'decimal' if field.is_decimal else 'partition'}_{index}")
         elif field.field_id in wanted:
             names.append(wanted[field.field_id][0])
         else:
             names.append(f"other_{index}" if everything else None)
-    frame = _complete(read_columns(container, fields, names), wanted)
+    frame = _add_missing_columns(read_columns(container, fields, names), wanted)
     return RawManifest(ref=manifest, container=container, fields=fields, names=names, frame=frame)
 
 
-def _require(manifest: ManifestRef, fields: list[AvroField]) -> None:
+def _check_is_manifest(manifest: ManifestRef, fields: list[AvroField]) -> None:
     if not {0, 100, 103, 104} <= {field.field_id for field in fields}:
         raise Damaged(
             f"not an Iceberg manifest: {manifest.path}",
-            hint="The file holds Avro data without the field ids of manifest entries.",
+            hint="The file contains Avro data without the field ids of manifest entries.",
             file=manifest.path,
         )
 
 
-def _complete(frame: pl.DataFrame, fields: Columns) -> pl.DataFrame:
-    """Add the columns an older or thriftier writer left out, as nulls."""
+def _add_missing_columns(frame: pl.DataFrame, fields: Columns) -> pl.DataFrame:
+    """Add columns that the writer omitted, as nulls."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in fields.values() if name not in frame.columns]
     return frame.with_columns(missing)
 
 
 def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
-    # Manifests of v1 have sequence number 0, which every entry inherits; later ones only lend it to ADDED entries.
-    lends = pl.lit(value=True) if manifest.sequence_number == 0 else pl.col("status") == ADDED
+    # Manifests of v1 have sequence number 0, which every entry inherits; in later versions only ADDED entries do.
+    inherits = pl.lit(value=True) if manifest.sequence_number == 0 else pl.col("status") == ADDED
     frame = frame.with_columns(
         pl.col("snapshot_id").fill_null(manifest.added_snapshot_id),
         *[
-            pl.when(lends).then(pl.col(name).fill_null(manifest.sequence_number)).otherwise(pl.col(name)).alias(name)
+            pl.when(inherits).then(pl.col(name).fill_null(manifest.sequence_number)).otherwise(pl.col(name)).alias(name)
             for name in ("data_sequence_number", "file_sequence_number")
         ],
     )
@@ -348,12 +348,12 @@ def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
 
 
 def _with_referenced_file(frame: pl.DataFrame) -> pl.DataFrame:
-    lower, upper = _metric("lower_bounds", FILE_PATH_ID), _metric("upper_bounds", FILE_PATH_ID)
-    told_by_bounds = pl.when((pl.col("content") == POSITION_DELETES) & (lower == upper)).then(lower.cast(pl.String))
-    return frame.with_columns(pl.coalesce("referenced_data_file", told_by_bounds))
+    lower, upper = _metric_of_field("lower_bounds", FILE_PATH_ID), _metric_of_field("upper_bounds", FILE_PATH_ID)
+    from_bounds = pl.when((pl.col("content") == POSITION_DELETES) & (lower == upper)).then(lower.cast(pl.String))
+    return frame.with_columns(pl.coalesce("referenced_data_file", from_bounds))
 
 
-def _metric(name: str, field_id: int) -> pl.Expr:
+def _metric_of_field(name: str, field_id: int) -> pl.Expr:
     """The value of one field in a column of (field id, value) pairs."""
     element = pl.element().struct.field
     return pl.col(name).list.eval(element("value").filter(element("key") == field_id)).list.first()
@@ -365,27 +365,27 @@ def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
     texts: list[pl.Expr | None] = []
     for name in columns:
         value = pl.col(name)
-        if frame.schema[name] == pl.Null:  # the writer did not know the type any more
+        if frame.schema[name] == pl.Null:  # the writer no longer knew the type
             texts.append(None)
         elif frame.schema[name] == pl.Binary:
             text = value.bin.encode("hex")
-            texts.append(_shortest(text) if name.startswith("decimal") else text)
+            texts.append(_trim_sign_bytes(text) if name.startswith("decimal") else text)
         else:
             # A promoted column has the narrow type in old manifests and must give the same text.
             texts.append((value.cast(pl.Float64) if frame.schema[name] == pl.Float32 else value).cast(pl.String))
     # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
     quoted = [
-        pl.lit("false") if text is None else pl.when(text.is_null()).then(pl.lit("null")).otherwise(_json_text(text))
+        pl.lit("false") if text is None else pl.when(text.is_null()).then(pl.lit("null")).otherwise(_quote_json(text))
         for text in texts
     ]
     return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
 
 
-def _json_text(text: pl.Expr) -> pl.Expr:
+def _quote_json(text: pl.Expr) -> pl.Expr:
     encoded = pl.struct(text.alias("v")).struct.json_encode()  # {"v":"…"}
     return encoded.str.slice(5).str.strip_suffix("}")
 
 
-def _shortest(number: pl.Expr) -> pl.Expr:
-    """Two's complement in hexadecimal without superfluous sign bytes: how many there are depends on the precision."""
+def _trim_sign_bytes(number: pl.Expr) -> pl.Expr:
+    """Two's complement in hexadecimal without redundant sign bytes, whose number depends on the decimal's precision."""
     return number.str.replace("^(?:00)+([0-7])", "$1").str.replace("^(?:ff)+([89a-f])", "$1")

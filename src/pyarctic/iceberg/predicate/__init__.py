@@ -1,4 +1,8 @@
-"""Predicates: parsed, bound to a schema, evaluated on rows, and used to prune files."""
+"""Predicates: parsed, bound to a schema, evaluated on rows, and used to prune files.
+
+`parse_condition` parses and checks a condition and `bind_condition` binds it to a schema. `prune_partitions` and
+`prune_by_metrics` drop files without matching rows, and `to_spark_sql` translates a condition for Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Conditions: parsed from text, bound to a schema, and turned into Arrow expressions for rows and for row groups.
 
-They mean what they mean in SQL: a row is returned when the condition is true, not when it is unknown. NaN compares as in
-IEEE arithmetic and Arrow: it is neither less nor greater than anything and equal to nothing, so only `is nan`, `<>` and
-`not in` find it. Of null even `is not nan` is unknown.
+They have SQL semantics: a row is returned if the condition is true, not if it is unknown. NaN compares as in IEEE
+arithmetic and Arrow: it is neither less nor greater than anything and equal to nothing, so only `is nan`, `<>` and `not in`
+match it. For null even `is not nan` is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.predicate.literals import FittedLiterals
+from pyarctic.iceberg.predicate.literals import LiteralConverter
 from pyarctic.iceberg.read.data_files import OpenFile
 from pyarctic.iceberg.read.projection import arrow_type, fields_by_id
 
@@ -30,60 +30,65 @@ ALWAYS_TRUE = AlwaysTrue()
 
 
 def parse_condition(schema: Schema, where: str | BooleanExpression | None) -> BooleanExpression:
-    """The condition without NOT, checked against the schema but not bound yet: partitions need it in both forms."""
+    """Parse a condition, rewrite it without NOT and check it against the schema. It is not bound yet, because pruning by
+    partition needs it unbound.
+
+        parse_condition(schema, "id >= 10 and (name = 'a' or name is null)")
+    """
     if where is None:
         return ALWAYS_TRUE
     try:
-        condition = visit(rewrite_not(parse(where) if isinstance(where, str) else where), FittedLiterals(schema))
+        condition = visit(rewrite_not(parse(where) if isinstance(where, str) else where), LiteralConverter(schema))
         bind_condition(schema, condition)
     except Exception as cause:  # PyIceberg's parser and binder raise half a dozen unrelated types
         reason = next(iter(str(cause).splitlines()), "")
-        # A syntax error comes with the whole grammar, which helps nobody.
-        told = f" ({reason})" if 0 < len(reason) < 160 else ""
-        raise UsageError(f"condition is not understood: {where}{told}", hint=_hint(schema, str(where))) from cause
+        # The message of a syntax error contains the complete grammar, which is no help.
+        detail = f" ({reason})" if 0 < len(reason) < 160 else ""
+        raise UsageError(f"condition is not understood: {where}{detail}", hint=_hint(schema, str(where))) from cause
     return condition
 
 
 def _hint(schema: Schema, where: str) -> str:
     if '"' in where:
-        return "Text stands in single quotes: city = 'Oslo'."
+        return "Write strings in single quotes: city = 'Oslo'."
     if re.search(r"=\s*null\b", where, re.IGNORECASE):
         return "Write `is null` or `is not null`: nothing equals null."
     return (
-        "Write it like: id >= 10 and (name = 'a' or name is null). Instants look like '2024-01-31T12:00:00' or "
+        "Write it like: id >= 10 and (name = 'a' or name is null). Timestamps look like '2024-01-31T12:00:00' or "
         f"'2024-01-31T12:00:00Z'. Columns: {', '.join(field.name for field in schema.fields)}."
     )
 
 
 def bind_condition(schema: Schema, condition: BooleanExpression) -> BooleanExpression:
-    """The condition bound to the schema."""
+    """Bind a condition to the schema."""
     return bind(with_optional_parents(schema), condition, case_sensitive=True)
 
 
 def with_optional_parents(schema: Schema) -> Schema:
-    """PyIceberg takes `s.a is null` for false when a is required, also below an optional s: there it may be null."""
+    """The schema with required fields of optional structs made optional: they are null where the struct is, while PyIceberg
+    takes `s.a is null` for false if `a` is required."""
 
-    def loosened(field: NestedField, *, optional: bool) -> NestedField:
+    def relax(field: NestedField, *, parent_is_optional: bool) -> NestedField:
         type_ = field.field_type
-        required = field.required and not optional
+        required = field.required and not parent_is_optional
         if isinstance(type_, StructType):
-            type_ = StructType(*(loosened(child, optional=not required) for child in type_.fields))
+            type_ = StructType(*(relax(child, parent_is_optional=not required) for child in type_.fields))
         return field.model_copy(update={"field_type": type_, "required": required})
 
-    return Schema(*(loosened(field, optional=False) for field in schema.fields), schema_id=schema.schema_id)
+    return Schema(*(relax(field, parent_is_optional=False) for field in schema.fields), schema_id=schema.schema_id)
 
 
 def to_row_expression(schema: Schema, condition: BooleanExpression) -> pc.Expression:
-    """For rows in the table's columns; `condition` is bound."""
+    """An Arrow expression for rows of the table; `condition` is bound."""
     return visit(condition, _ToArrow(_references(schema.fields)))
 
 
 def to_row_group_expression(file: OpenFile, condition: BooleanExpression) -> pc.Expression:
-    """For the statistics of a Parquet file's row groups; what they cannot answer counts as true."""
+    """An Arrow expression for row group statistics of a Parquet file; predicates they cannot decide become true."""
     columns = {
-        field_id: (pc.field(at.field.name), at.field.type)
-        for field_id, at in fields_by_id(file.schema, file.names).items()
-        if not pa.types.is_nested(at.field.type)
+        field_id: (pc.field(file_field.field.name), file_field.field.type)
+        for field_id, file_field in fields_by_id(file.schema, file.names).items()
+        if not pa.types.is_nested(file_field.field.type)
     }
     return visit(condition, _ToStatistics(columns))
 
@@ -91,18 +96,20 @@ def to_row_group_expression(file: OpenFile, condition: BooleanExpression) -> pc.
 Column = tuple[pc.Expression, pa.DataType]
 
 
-def _references(fields: tuple[NestedField, ...], above: tuple[str, ...] = ()) -> dict[int, Column]:
-    """Field id → Arrow reference and type, for columns and fields of structs. Names may hold dots."""
-    found: dict[int, Column] = {}
+def _references(fields: tuple[NestedField, ...], parents: tuple[str, ...] = ()) -> dict[int, Column]:
+    """Field id → Arrow reference and type, for columns and fields of structs. Names may contain dots."""
+    references: dict[int, Column] = {}
     for field in fields:
-        path = (*above, field.name)
+        path = (*parents, field.name)
         if isinstance(field.field_type, StructType):
-            found |= _references(field.field_type.fields, path)
-        found[field.field_id] = (pc.field(path if above else field.name), arrow_type(field.field_type))
-    return found
+            references |= _references(field.field_type.fields, path)
+        references[field.field_id] = (pc.field(path if parents else field.name), arrow_type(field.field_type))
+    return references
 
 
 class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
+    """Turns a bound condition without NOT into an Arrow expression."""
+
     def __init__(self, columns: Mapping[int, Column]) -> None:
         self._columns = columns
 
@@ -119,7 +126,7 @@ class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
         return pc.scalar(False)
 
     def visit_not(self, child_result: pc.Expression) -> pc.Expression:
-        msg = "conditions are rewritten without NOT before they come here"
+        msg = "conditions must be rewritten without NOT first"
         raise AssertionError(msg)
 
     def visit_and(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
@@ -166,55 +173,55 @@ class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
         if isinstance(term.ref().field.field_type, FloatType | DoubleType):
-            # Arrow's set lookup compares bits, and 0.0 would not find -0.0.
+            # Arrow's set lookup compares bits, and 0.0 would not match -0.0.
             equal = [self._column(term) == self._scalar(term, value) for value in literals]
             return functools.reduce(lambda a, b: a | b, equal)
         return self._column(term).isin(pa.array(literals, arrow_type(term.ref().field.field_type)))
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        # Arrow's set lookup answers false for null, so its opposite would be true.
+        # Arrow's set lookup is false for null, so its negation would be true.
         return ~self.visit_in(term, literals) & self._column(term).is_valid()
 
 
 class _ToStatistics(_ToArrow):
-    """Only predicates that Arrow judges rightly by minimum, maximum and null count; the others become true."""
+    """Keeps only predicates that Arrow decides correctly by minimum, maximum and null count; the others become true."""
 
-    def _usable(self, term: BoundTerm) -> bool:
+    def _has_statistics(self, term: BoundTerm) -> bool:
         field = term.ref().field
         column = self._columns.get(field.field_id)
         return column is not None and column[1].equals(arrow_type(field.field_type))
 
-    def _known(self, term: BoundTerm, answer: str, *values: Any) -> pc.Expression:
-        if not self._usable(term):
+    def _if_decidable(self, term: BoundTerm, visit_name: str, *values: Any) -> pc.Expression:
+        if not self._has_statistics(term):
             return self.visit_true()
-        judged: pc.Expression = getattr(super(), answer)(term, *values)
-        return judged
+        expression: pc.Expression = getattr(super(), visit_name)(term, *values)
+        return expression
 
     def visit_is_null(self, term: BoundTerm) -> pc.Expression:
-        return self._known(term, "visit_is_null")
+        return self._if_decidable(term, "visit_is_null")
 
     def visit_not_null(self, term: BoundTerm) -> pc.Expression:
-        return self._known(term, "visit_not_null")
+        return self._if_decidable(term, "visit_not_null")
 
     def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._known(term, "visit_equal", literal)
+        return self._if_decidable(term, "visit_equal", literal)
 
     def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._known(term, "visit_less_than", literal)
+        return self._if_decidable(term, "visit_less_than", literal)
 
     def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._known(term, "visit_less_than_or_equal", literal)
+        return self._if_decidable(term, "visit_less_than_or_equal", literal)
 
     def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._known(term, "visit_greater_than", literal)
+        return self._if_decidable(term, "visit_greater_than", literal)
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._known(term, "visit_greater_than_or_equal", literal)
+        return self._if_decidable(term, "visit_greater_than_or_equal", literal)
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        return self._known(term, "visit_in", literals)
+        return self._if_decidable(term, "visit_in", literals)
 
-    # Statistics leave NaN out, and Arrow forgets that: a group of 5.0 and NaN would count as all 5.0.
+    # Statistics exclude NaN, which Arrow ignores: a row group with 5.0 and NaN would count as all 5.0.
     def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
         return self.visit_true()
 

@@ -1,7 +1,7 @@
-"""Literals of a condition, fitted to the types of the columns they are compared with.
+"""Literals of a condition, converted to the types of the columns they are compared with.
 
-PyIceberg wants decimals with all their digits and instants in one spelling. A literal beyond what a type can hold makes its
-comparisons true even for null, and members of sets move to the type's limits. All of that is put right before binding.
+PyIceberg wants decimals with all their digits and timestamps in one format. With a literal out of the range of a type its
+comparisons are true even for null, and members of sets are clamped to the type's limits. Both are corrected before binding.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from pyiceberg.expressions.visitors import BooleanExpressionVisitor
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, TimestampType, TimestamptzType
 
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ZONE = re.compile(r"(Z|[+-]\d{2}:\d{2})$")
 
 
-class FittedLiterals(BooleanExpressionVisitor[BooleanExpression]):
-    """The same condition with literals that fit. The condition has no NOT."""
+class LiteralConverter(BooleanExpressionVisitor[BooleanExpression]):
+    """Converts the literals of a condition without NOT."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -68,57 +68,57 @@ class FittedLiterals(BooleanExpressionVisitor[BooleanExpression]):
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
         type_ = predicate.term.bind(self._schema, case_sensitive=True).ref().field.field_type
         if isinstance(predicate, SetPredicate):
-            return _fitted_set(predicate, type_)
+            return _convert_set(predicate, type_)
         if isinstance(predicate, LiteralPredicate):
-            return _fitted_comparison(predicate, type_)
+            return _convert_comparison(predicate, type_)
         return predicate
 
 
-def _fitted_set(predicate: SetPredicate, type_: IcebergType) -> BooleanExpression:
-    fitted = {fit(member, type_) for member in predicate.literals}
-    within = {member for member in fitted if not beyond(member, type_)}
+def _convert_set(predicate: SetPredicate, type_: IcebergType) -> BooleanExpression:
+    converted = {convert_literal(member, type_) for member in predicate.literals}
+    in_range = {member for member in converted if not out_of_range(member, type_)}
     if isinstance(predicate, In):
-        return _made(In, predicate.term, within) if within else AlwaysFalse()
-    return _made(NotIn, predicate.term, within) if within else _made(NotNull, predicate.term)
+        return _create(In, predicate.term, in_range) if in_range else AlwaysFalse()
+    return _create(NotIn, predicate.term, in_range) if in_range else _create(NotNull, predicate.term)
 
 
-def _fitted_comparison(predicate: LiteralPredicate, type_: IcebergType) -> BooleanExpression:
-    fitted = fit(predicate.literal, type_)
-    side = beyond(fitted, type_)
+def _convert_comparison(predicate: LiteralPredicate, type_: IcebergType) -> BooleanExpression:
+    converted = convert_literal(predicate.literal, type_)
+    side = out_of_range(converted, type_)
     if not side:
-        return _made(type(predicate), predicate.term, fitted)
+        return _create(type(predicate), predicate.term, converted)
     if isinstance(predicate, NotEqualTo):
-        return _made(NotNull, predicate.term)
+        return _create(NotNull, predicate.term)
     if isinstance(predicate, LessThan | LessThanOrEqual if side > 0 else GreaterThan | GreaterThanOrEqual):
-        known = _made(NotNull, predicate.term)
+        not_null = _create(NotNull, predicate.term)
         is_float = isinstance(type_, FloatType | DoubleType)
-        return And(known, _made(NotNaN, predicate.term)) if is_float else known
+        return And(not_null, _create(NotNaN, predicate.term)) if is_float else not_null
     return AlwaysFalse()
 
 
-def fit(value: Literal[Any], type_: IcebergType) -> Literal[Any]:
-    """The literal in the spelling that PyIceberg wants for this type; what cannot be helped is left to its own error."""
+def convert_literal(value: Literal[Any], type_: IcebergType) -> Literal[Any]:
+    """The literal in the form that PyIceberg wants for this type. Invalid literals are left to PyIceberg's own errors."""
     plain = value.value
     if isinstance(type_, DecimalType) and isinstance(plain, Decimal | float | int) and not isinstance(plain, bool):
         exact = Decimal(str(plain))
         exponent = exact.as_tuple().exponent
         if isinstance(exponent, int) and exponent >= -type_.scale:
-            return literal(exact + Decimal((0, (0,), -type_.scale)))  # the zero brings the missing digits
+            return literal(exact + Decimal((0, (0,), -type_.scale)))  # the zero adds the missing digits
     if isinstance(plain, str) and isinstance(type_, TimestampType | TimestamptzType):
-        return literal(_instant(plain, zoned=isinstance(type_, TimestamptzType)))
+        return literal(_normalize_timestamp(plain, zoned=isinstance(type_, TimestamptzType)))
     return value
 
 
-def _instant(text: str, *, zoned: bool) -> str:
-    """Days alone, a blank for the T, Z for +00:00; without a zone UTC is meant."""
-    text = f"{text}T00:00:00" if _DAY.fullmatch(text) else text.replace(" ", "T", 1)
+def _normalize_timestamp(text: str, *, zoned: bool) -> str:
+    """Allow dates alone, a space instead of T, and Z instead of +00:00; without a zone it is UTC."""
+    text = f"{text}T00:00:00" if _DATE.fullmatch(text) else text.replace(" ", "T", 1)
     if not zoned:
         return text
     return text.removesuffix("Z") + "+00:00" if text.endswith("Z") or not _ZONE.search(text) else text
 
 
-def beyond(value: Literal[Any], type_: IcebergType) -> int:
-    """1 above all values of the type, -1 below them, 0 within."""
+def out_of_range(value: Literal[Any], type_: IcebergType) -> int:
+    """1 if the literal is above all values of the type, -1 if below, 0 if in range."""
     if isinstance(type_, DecimalType) and isinstance(value.value, Decimal):
         limit = Decimal(10) ** (type_.precision - type_.scale)
         return int(value.value >= limit) - int(value.value <= -limit)
@@ -126,6 +126,6 @@ def beyond(value: Literal[Any], type_: IcebergType) -> int:
     return int(isinstance(converted, AboveMax)) - int(isinstance(converted, BelowMin))
 
 
-def _made(predicate: Callable[..., BooleanExpression], *arguments: Any) -> BooleanExpression:
-    # PyIceberg's predicates take their arguments by position, which their types do not tell.
+def _create(predicate: Callable[..., BooleanExpression], *arguments: Any) -> BooleanExpression:
+    # PyIceberg's predicates take positional arguments, which their types do not declare.
     return predicate(*arguments)

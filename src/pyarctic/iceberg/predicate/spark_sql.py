@@ -1,4 +1,4 @@
-"""Conditions as SQL of Spark. They mean there what they mean here, also for NaN, which Spark takes for a large number."""
+"""Conditions as Spark SQL, with the same semantics, also for NaN, which Spark orders above all other numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-_MAKERS: dict[type[IcebergType], Callable[[Any], str]] = {
+_LITERAL_FORMATS: dict[type[IcebergType], Callable[[Any], str]] = {
     BooleanType: lambda value: str(value).lower(),
     IntegerType: lambda value: f"CAST('{value}' AS INT)",
     LongType: lambda value: f"CAST('{value}' AS BIGINT)",
@@ -39,38 +39,38 @@ _MAKERS: dict[type[IcebergType], Callable[[Any], str]] = {
     DateType: lambda value: f"DATE'{np.datetime64(value, 'D')}'",
     TimestampType: lambda value: f"TIMESTAMP_NTZ'{np.datetime64(value, 'us')}'",
     TimestamptzType: lambda value: f"TIMESTAMP'{np.datetime64(value, 'us')}Z'",
-    # No letter of a text needs an escape this way.
+    # As hexadecimal no character needs to be escaped.
     StringType: lambda value: f"CAST(X'{value.encode().hex()}' AS STRING)",
     BinaryType: lambda value: f"X'{bytes(value).hex()}'",
 }
 
 
 def is_known(type_: IcebergType) -> bool:
-    """Whether Spark has the type, and reads it from Parquet files as it is. With floats within structs it skips row groups
-    that have NaN."""
+    """Whether Spark has the type and reads it correctly from Parquet files. For floats within structs it wrongly skips row
+    groups that have NaN."""
     match type_:
         case StructType():
-            known = (is_known(f.field_type) and not isinstance(f.field_type, FloatType | DoubleType) for f in type_.fields)
-            return all(known)
+            types = [field.field_type for field in type_.fields]
+            return all(is_known(child) and not isinstance(child, FloatType | DoubleType) for child in types)
         case ListType():
             return is_known(type_.element_type)
         case MapType():
             return is_known(type_.key_type) and is_known(type_.value_type)
-    return isinstance(type_, (DecimalType, *_MAKERS))
+    return isinstance(type_, (DecimalType, *_LITERAL_FORMATS))
 
 
 def to_spark_sql(schema: Schema, bound: BooleanExpression) -> str:
-    """A bound condition without NOT, about columns of known types."""
-    return visit(bound, _ToSql(_names(schema.fields)))
+    """Translate a bound condition without NOT, on columns whose types `is_known`."""
+    return visit(bound, _ToSql(_column_names(schema.fields)))
 
 
-def _names(fields: tuple[NestedField, ...], above: str = "") -> dict[int, str]:
+def _column_names(fields: tuple[NestedField, ...], prefix: str = "") -> dict[int, str]:
     names = {}
     for field in fields:
-        name = above + "`" + field.name.replace("`", "``") + "`"
+        name = prefix + "`" + field.name.replace("`", "``") + "`"
         names[field.field_id] = name
         if isinstance(field.field_type, StructType):
-            names |= _names(field.field_type.fields, f"{name}.")
+            names |= _column_names(field.field_type.fields, f"{name}.")
     return names
 
 
@@ -79,28 +79,30 @@ def _is_nan(value: Any) -> bool:
 
 
 class _ToSql(BoundBooleanExpressionVisitor[str]):
+    """Turns a bound condition into Spark SQL."""
+
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
 
     def _column(self, term: BoundTerm) -> str:
         return self._names[term.ref().field.field_id]
 
-    def _literal(self, term: BoundTerm, value: Any) -> str:
+    def _format_literal(self, term: BoundTerm, value: Any) -> str:
         type_ = term.ref().field.field_type
         if isinstance(type_, DecimalType):
             return f"CAST('{value}' AS DECIMAL({type_.precision}, {type_.scale}))"
-        return _MAKERS[type(type_)](value)
+        return _LITERAL_FORMATS[type(type_)](value)
 
-    def _compared(self, term: BoundTerm, sign: str, literal: Literal[Any]) -> str:
+    def _compare(self, term: BoundTerm, operator: str, literal: Literal[Any]) -> str:
         if _is_nan(literal.value):
             return "false"
         column = self._column(term)
-        compared = f"{column} {sign} {self._literal(term, literal.value)}"
+        comparison = f"{column} {operator} {self._format_literal(term, literal.value)}"
         is_float = isinstance(term.ref().field.field_type, FloatType | DoubleType)
-        return f"({compared} AND NOT isnan({column}))" if is_float and sign[0] == ">" else compared
+        return f"({comparison} AND NOT isnan({column}))" if is_float and operator[0] == ">" else comparison
 
-    def _set(self, term: BoundTerm, literals: set[Any]) -> str:
-        return ", ".join(sorted(self._literal(term, value) for value in literals if not _is_nan(value)))
+    def _format_set(self, term: BoundTerm, literals: set[Any]) -> str:
+        return ", ".join(sorted(self._format_literal(term, value) for value in literals if not _is_nan(value)))
 
     def visit_true(self) -> str:
         return "true"
@@ -131,35 +133,35 @@ class _ToSql(BoundBooleanExpressionVisitor[str]):
         return f"({column} IS NOT NULL AND NOT isnan({column}))"
 
     def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return self._compared(term, "=", literal)
+        return self._compare(term, "=", literal)
 
     def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
         if _is_nan(literal.value):
             return f"{self._column(term)} IS NOT NULL"
-        return self._compared(term, "<>", literal)
+        return self._compare(term, "<>", literal)
 
     def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return self._compared(term, "<", literal)
+        return self._compare(term, "<", literal)
 
     def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return self._compared(term, "<=", literal)
+        return self._compare(term, "<=", literal)
 
     def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return self._compared(term, ">", literal)
+        return self._compare(term, ">", literal)
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return self._compared(term, ">=", literal)
+        return self._compare(term, ">=", literal)
 
     def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return f"startswith({self._column(term)}, {self._literal(term, literal.value)})"
+        return f"startswith({self._column(term)}, {self._format_literal(term, literal.value)})"
 
     def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> str:
-        return f"NOT startswith({self._column(term)}, {self._literal(term, literal.value)})"
+        return f"NOT startswith({self._column(term)}, {self._format_literal(term, literal.value)})"
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> str:
-        told = self._set(term, literals)
-        return f"{self._column(term)} IN ({told})" if told else "false"
+        members = self._format_set(term, literals)
+        return f"{self._column(term)} IN ({members})" if members else "false"
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> str:
-        told = self._set(term, literals)
-        return f"{self._column(term)} NOT IN ({told})" if told else f"{self._column(term)} IS NOT NULL"
+        members = self._format_set(term, literals)
+        return f"{self._column(term)} NOT IN ({members})" if members else f"{self._column(term)} IS NOT NULL"

@@ -1,4 +1,8 @@
-"""Reading rows: data files with deletes applied, projected to the schema of the table."""
+"""Reading rows: data files with deletes applied, projected to the schema of the table.
+
+`plan_scan` prepares a `Scan` of a snapshot, with a selection of columns and a condition. Below it, `TableReader` gives the
+data files of a snapshot as `DataFileReader`s, which tell live from deleted rows; `read_file_batches` reads a single file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading data and delete files of any format as Arrow batches that know their true row positions."""
+"""Reading data and delete files of any format as Arrow batches with their row positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import orc
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputStream
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -22,46 +22,51 @@ from pyarctic.iceberg.read.projection import Mappings, fields_by_id, names_for
 from pyarctic.iceberg.storage import open_input, read_bytes
 
 TARGET_BATCH_BYTES = 32 << 20
-MOST_BATCH_ROWS = 256 << 10
+MAX_BATCH_ROWS = 256 << 10
 PROBE_ROWS = 64
-SMALL_DICTIONARY_BYTES = 64 << 10
+MAX_DICTIONARY_BYTES = 64 << 10
 
 
-class Pace:
-    """How many rows to read at a time, so that memory does not follow the file's size. What rows weigh is only known once
-    they are decoded (a dictionary makes long values small on disk): a few rows are tried first, and the heaviest rows
-    seen so far set the pace for the files that follow."""
+class BatchSizer:
+    """Decides how many rows to read at a time, so that memory does not grow with the size of the file. The size of rows is
+    known only once they are decoded (a dictionary makes long values small on disk): a few rows are probed first, and the
+    largest rows seen so far set the batch size, also for the files that follow."""
 
     def __init__(self) -> None:
         self.row_bytes: float | None = None
 
-    def saw(self, batch: pa.RecordBatch) -> None:
+    def observe(self, batch: pa.RecordBatch) -> None:
+        """Take the size of the rows of a batch into account."""
         self.row_bytes = max(self.row_bytes or 1.0, batch.nbytes / max(batch.num_rows, 1))
 
     def rows(self) -> int:
-        return max(min(MOST_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
+        """The number of rows to read at a time."""
+        return max(min(MAX_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
 
 
 MakeFilter = Callable[["OpenFile"], pc.Expression | None]
+"""The condition on row group statistics of a file, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFile:
-    """A file's schema, and how to name its fields when they carry no ids."""
+    """A file's schema, and the name mapping of its fields if they have no ids."""
 
     path: str
     schema: pa.Schema
     names: Mappings
 
     def columns(self, field_ids: set[int]) -> list[str]:
-        """The columns of these (top-level) fields that the file has; at least one, because rows must be counted."""
-        found = fields_by_id(self.schema, self.names)
-        return [at.field.name for field_id, at in found.items() if field_id in field_ids] or self.schema.names[:1]
+        """The names of these (top-level) fields in the file; at least one column, because rows must be counted."""
+        fields = fields_by_id(self.schema, self.names)
+        return [
+            file_field.field.name for field_id, file_field in fields.items() if field_id in field_ids
+        ] or self.schema.names[:1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """Some consecutive rows of a file; `position` is the true position of the first one."""
+    """Consecutive rows of a file; `position` is the position of the first one in the file."""
 
     file: OpenFile
     position: int
@@ -75,81 +80,93 @@ def read_file_batches(
     mapping: NameMapping | None,
     field_ids: set[int],
     make_filter: MakeFilter = lambda _: None,
-    pace: Pace | None = None,
+    batch_sizer: BatchSizer | None = None,
     *,
     dictionaries: bool = False,
     row_groups: Collection[int] | None = None,
 ) -> Iterator[FileBatch]:
-    """The rows of a file in order, with the columns of the given fields. Row groups that the filter rules out are not
-    read; positions count them nevertheless. With `dictionaries` repetitive texts of Parquet files stay encoded; of Parquet
-    files only the `row_groups` with these numbers may be asked for."""
+    """The rows of a file in order, with the columns of the given fields.
+
+    Row groups that the filter rules out are not read, but counted in positions. Two options are for Parquet files only:
+    with `dictionaries` repetitive strings stay dictionary-encoded, and `row_groups` restricts reading to these row groups.
+    """
     with translate_damage(path):
         match file_format:
             case "PARQUET":
-                yield from _read_parquet(io, path, mapping, field_ids, make_filter, pace or Pace(), dictionaries, row_groups)
+                with open_input(io, path) as stream:
+                    source = _open_parquet(stream, path, dictionaries=dictionaries)
+                    file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
+                    chosen = _choose_row_groups(source, stream, file, make_filter(file), row_groups)
+                    columns = _leaf_columns(file.columns(field_ids), source)
+                    yield from _read_row_groups(source, file, columns, chosen, batch_sizer or BatchSizer())
             case "ORC":
                 yield from _read_orc(io, path, mapping, field_ids)
             case "AVRO":
                 yield from _read_avro(io, path, field_ids)
             case _:
                 raise Unsupported(
-                    f"file format {file_format} is not known: {path}",
+                    f"file format {file_format} is not supported: {path}",
                     hint="Parquet, ORC and Avro files can be read.",
                     file=path,
                 )
 
 
-def _read_parquet(
-    io: FileIO,
-    path: str,
-    mapping: NameMapping | None,
-    field_ids: set[int],
-    make_filter: MakeFilter,
-    pace: Pace,
-    dictionaries: bool,
+def _open_parquet(stream: InputStream, path: str, *, dictionaries: bool) -> pq.ParquetFile:
+    """Open a Parquet file; with `dictionaries` repetitive strings are read dictionary-encoded."""
+    # Reading ahead saves round trips to remote storage; row groups are read one at a time, so no more than one is buffered.
+    is_remote = not path.startswith(("file:", "/"))
+    source = pq.ParquetFile(stream, pre_buffer=is_remote, coerce_int96_timestamp_unit="us")
+    if dictionaries and (repetitive := _repetitive_string_columns(source)):
+        return pq.ParquetFile(
+            stream,
+            metadata=source.metadata,
+            pre_buffer=is_remote,
+            coerce_int96_timestamp_unit="us",
+            read_dictionary=repetitive,
+        )
+    return source
+
+
+def _choose_row_groups(
+    source: pq.ParquetFile,
+    stream: InputStream,
+    file: OpenFile,
+    condition: pc.Expression | None,
     row_groups: Collection[int] | None,
+) -> list[int]:
+    """The row groups to read, ascending: those requested that the condition does not rule out."""
+    requested = sorted(row_groups) if row_groups is not None else list(range(source.metadata.num_row_groups))
+    if condition is None:
+        return requested
+    import pyarrow.dataset as ds  # imports pandas, and few reads have a condition
+
+    fragment = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us").make_fragment(stream)
+    may_match = {group.id for group in fragment.subset(condition, schema=file.schema).row_groups}
+    return [index for index in requested if index in may_match]
+
+
+def _read_row_groups(
+    source: pq.ParquetFile, file: OpenFile, columns: list[str], row_groups: list[int], batch_sizer: BatchSizer
 ) -> Iterator[FileBatch]:
-    with open_input(io, path) as stream:
-        # Reading ahead saves round trips to remote storage; one row group at a time, it holds no more than that.
-        remote = not path.startswith(("file:", "/"))
-        source = pq.ParquetFile(stream, pre_buffer=remote, coerce_int96_timestamp_unit="us")
-        metadata = source.metadata
-        if dictionaries and (repetitive := _repetitive_texts(source)):
-            source = pq.ParquetFile(
-                stream,
-                metadata=metadata,
-                pre_buffer=remote,
-                coerce_int96_timestamp_unit="us",
-                read_dictionary=repetitive,
-            )
-        file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
-        columns = _leaves(file.columns(field_ids), source)
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        starts = list(accumulate((group.num_rows for group in groups), initial=0))
-        keep = sorted(row_groups) if row_groups is not None else list(range(len(groups)))
-        if (condition := make_filter(file)) is not None:
-            import pyarrow.dataset as ds  # brings pandas with it, and few readings have a condition
-
-            fragment = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us").make_fragment(stream)
-            ruled_in = {group.id for group in fragment.subset(condition, schema=file.schema).row_groups}
-            keep = [index for index in keep if index in ruled_in]
-        for index in keep:
-            position = starts[index]
-            if pace.row_bytes is None and groups[index].num_rows:
-                pace.saw(next(source.iter_batches(PROBE_ROWS, row_groups=[index], columns=columns, use_threads=False)))
-            rows = pace.rows()
-            for batch in source.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
-                pace.saw(batch)
-                yield FileBatch(file=file, position=position, batch=batch)
-                position += batch.num_rows
+    row_counts = [source.metadata.row_group(index).num_rows for index in range(source.metadata.num_row_groups)]
+    first_positions = list(accumulate(row_counts, initial=0))
+    for index in row_groups:
+        position = first_positions[index]
+        if batch_sizer.row_bytes is None and row_counts[index]:
+            probe = source.iter_batches(PROBE_ROWS, row_groups=[index], columns=columns, use_threads=False)
+            batch_sizer.observe(next(probe))
+        for batch in source.iter_batches(batch_sizer.rows(), row_groups=[index], columns=columns, use_threads=False):
+            batch_sizer.observe(batch)
+            yield FileBatch(file=file, position=position, batch=batch)
+            position += batch.num_rows
 
 
-def _repetitive_texts(source: pq.ParquetFile) -> list[str]:
-    """Top-level texts that all row groups hold as small dictionaries, by their path."""
+def _repetitive_string_columns(source: pq.ParquetFile) -> list[str]:
+    """Paths of top-level string columns that have a small dictionary in all row groups."""
     metadata = source.metadata
     if not metadata.num_row_groups:
         return []
-    texts = [
+    strings = [
         index
         for index in range(len(source.schema))
         if source.schema.column(index).logical_type.type == "STRING" and "." not in source.schema.column(index).path
@@ -157,30 +174,30 @@ def _repetitive_texts(source: pq.ParquetFile) -> list[str]:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [
         source.schema.column(index).path
-        for index in texts
-        if all(pays_as_dictionary(group.column(index)) for group in groups)
+        for index in strings
+        if all(is_small_dictionary(group.column(index)) for group in groups)
     ]
 
 
-def pays_as_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether a column chunk is made of a small dictionary and references to it: two bytes a value at most."""
+def is_small_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a column chunk consists of a small dictionary and references of at most two bytes a value."""
     if not chunk.has_dictionary_page or chunk.dictionary_page_offset is None:
         return False
     dictionary_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
-    weight = chunk.total_uncompressed_size
-    return bool(dictionary_bytes <= SMALL_DICTIONARY_BYTES and weight <= 2 * chunk.num_values + SMALL_DICTIONARY_BYTES)
+    chunk_bytes = chunk.total_uncompressed_size
+    return bool(dictionary_bytes <= MAX_DICTIONARY_BYTES and chunk_bytes <= 2 * chunk.num_values + MAX_DICTIONARY_BYTES)
 
 
-def _leaves(columns: list[str], source: pq.ParquetFile) -> list[str]:
-    # ParquetFile takes dotted paths: naming a top-level column is only safe when its name holds no dot.
+def _leaf_columns(columns: list[str], source: pq.ParquetFile) -> list[str]:
+    # ParquetFile takes dotted paths: naming a top-level column is safe only if its name contains no dot.
     if not any("." in name for name in columns):
         return columns
     wanted = {index for index, name in enumerate(source.schema_arrow.names) if name in columns}
     paths = [source.schema.column(index).path for index in range(len(source.schema))]
-    return [path for path in paths if any(_within(path, source.schema_arrow.names[index]) for index in wanted)]
+    return [path for path in paths if any(_is_in_column(path, source.schema_arrow.names[index]) for index in wanted)]
 
 
-def _within(path: str, column: str) -> bool:
+def _is_in_column(path: str, column: str) -> bool:
     return path == column or path.startswith(column + ".")
 
 
@@ -201,32 +218,32 @@ def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[FileBatch
     fields = flatten(container, inline=())
     frame = read_columns(container, fields, [field.path[0] for field in fields])
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    # Avro's ids stand in its own schema; turned into a name mapping they take the way of files without ids.
+    # Field ids are in the Avro schema; as a name mapping they are handled like files without ids.
     try:
         mapping = create_mapping_from_schema(AvroSchemaConversion().avro_to_iceberg(container.schema))
     except (ValueError, TypeError, KeyError) as cause:
         raise Unsupported(
-            f"Avro schema of {path} is not understood: {cause}",
+            f"Avro schema of {path} is not supported: {cause}",
             hint="Have another engine rewrite the file as Parquet.",
             file=path,
         ) from cause
     file = OpenFile(path=path, schema=table.schema, names=mapping.root)
     columns = file.columns(field_ids)
     position = 0
-    for batch in table.to_batches(max_chunksize=MOST_BATCH_ROWS):
+    for batch in table.to_batches(max_chunksize=MAX_BATCH_ROWS):
         yield FileBatch(file=file, position=position, batch=batch.select(columns))
         position += batch.num_rows
 
 
 @contextmanager
 def translate_damage(path: str) -> Iterator[None]:
-    """Tell what goes wrong while a file's bytes are decoded in our own words."""
+    """Raise errors of decoding a file as Damaged, Unsupported or Unavailable."""
     try:
         yield
     except (pa.ArrowMemoryError, pa.ArrowCancelled):
         raise
     except (pa.ArrowException, OSError, EOFError) as cause:
-        text = next(iter(str(cause).replace(path, "it").splitlines()), type(cause).__name__)
+        text = next(iter(str(cause).replace(path, "file").splitlines()), type(cause).__name__)
         if "ncrypt" in text:
             raise Unsupported(
                 f"file is encrypted: {path}", hint="PyArctic does not read encrypted tables yet.", file=path
@@ -237,12 +254,12 @@ def translate_damage(path: str) -> Iterator[None]:
             ) from cause
         if isinstance(cause, pa.ArrowNotImplementedError | pa.ArrowTypeError) or "out of bounds" in text:
             raise Unsupported(
-                f"file holds something that cannot be read: {path} ({text})",
+                f"file has content that cannot be read: {path} ({text})",
                 hint="Select other columns, or have another engine rewrite the file.",
                 file=path,
             ) from cause
         raise Damaged(
             f"file cannot be read: {path} ({text})",
-            hint="The file was cut off, overwritten or is of another format than the manifest says.",
+            hint="The file was cut off or overwritten, or is not in the format that the manifest says.",
             file=path,
         ) from cause

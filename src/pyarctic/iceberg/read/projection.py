@@ -1,7 +1,7 @@
-"""Rows as a file holds them, turned into rows as the table's schema wants them, column by column and by field id.
+"""Projection of the rows of a file to the schema of the table, column by column and by field id.
 
-Renames, reorders, drops, additions (with default), promotions and changes inside structs, lists and maps are settled
-once per file, when the projection is made; applying it only moves pointers where nothing has to be converted.
+Renames, reorders, drops, additions (with default), promotions and changes inside structs, lists and maps are resolved
+once per file, when the projection is created; applying it does not copy columns that need no conversion.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PRIMITIVES: dict[type[IcebergType], pa.DataType] = {
 
 
 def arrow_type(type_: IcebergType) -> pa.DataType:
-    """The Arrow type in which PyArctic hands out values of an Iceberg type."""
+    """The Arrow type in which values of an Iceberg type are read."""
     match type_:
         case DecimalType():
             return pa.decimal128(type_.precision, type_.scale)
@@ -85,37 +85,40 @@ def arrow_type(type_: IcebergType) -> pa.DataType:
 
 
 def arrow_field(field: NestedField) -> pa.Field:
+    """The Arrow field in which values of a field are read."""
     return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
 
 
 def arrow_schema(fields: Iterable[NestedField]) -> pa.Schema:
+    """The Arrow schema in which rows with these fields are read."""
     return pa.schema([arrow_field(field) for field in fields])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileField:
-    """A field of a file: where it stands, and how the fields below it are named when the file has no ids."""
+    """A field of a file: its index among its siblings, and the name mapping of its children if the file has no ids."""
 
     index: int
     field: pa.Field
-    below: Mappings
+    child_names: Mappings
 
 
 def fields_by_id(fields: Iterable[pa.Field], names: Mappings) -> dict[int, FileField]:
-    """Field id → field. Ids stand in the file, else come from the table's name mapping."""
-    found: dict[int, FileField] = {}
+    """Field id → field. Ids are read from the file, or else taken from the table's name mapping."""
+    by_id: dict[int, FileField] = {}
     for index, field in enumerate(fields):
         metadata = field.metadata or {}
         raw = metadata.get(_PARQUET_ID, metadata.get(_ORC_ID))
         mapped = next((m for m in names or () if field.name in m.names), None)
         field_id = int(raw) if raw is not None else mapped.field_id if mapped is not None else None
         if field_id is not None:
-            found[field_id] = FileField(index=index, field=field, below=mapped.fields if mapped is not None else None)
-    return found
+            child_names = mapped.fields if mapped is not None else None
+            by_id[field_id] = FileField(index=index, field=field, child_names=child_names)
+    return by_id
 
 
 def names_for(schema: pa.Schema, mapping: NameMapping | None) -> Mappings:
-    """How to name the fields of a file: not at all when it has ids, by the mapping, or as Java does: by position."""
+    """The name mapping for a file: none if it has ids, else that of the table, else by position as in Iceberg Java."""
     if _has_ids(schema):
         return None
     if mapping is not None:
@@ -132,7 +135,7 @@ def _has_ids(fields: Iterable[pa.Field]) -> bool:
 
 
 def children(type_: pa.DataType) -> list[pa.Field]:
-    """The fields directly below a nested type."""
+    """The child fields of a nested type."""
     if pa.types.is_map(type_):
         return [type_.key_field, type_.item_field]
     return [type_.field(index) for index in range(type_.num_fields)] if pa.types.is_nested(type_) else []
@@ -140,35 +143,37 @@ def children(type_: pa.DataType) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """How to make batches of `schema` from batches of one file."""
+    """Converts batches of one file to batches of `schema`."""
 
     schema: pa.Schema
     columns: tuple[tuple[int | None, Convert | None, Any], ...]
+    """For each column its index in the file and its conversion, if any; or no index, and the value of all its rows."""
 
     @classmethod
     def of(
         cls, source: pa.Schema, names: Mappings, wanted: Schema | Sequence[NestedField], constants: Mapping[int, Any]
     ) -> Projection:
-        """`constants` are values of identity partition columns, which a file need not hold."""
+        """`constants`: values of identity-partitioned columns, which a file need not contain."""
         fields = wanted.fields if isinstance(wanted, Schema) else tuple(wanted)
-        found = fields_by_id(source, names)
+        file_fields = fields_by_id(source, names)
         columns: list[tuple[int | None, Convert | None, Any]] = []
-        made: list[pa.Field] = []
+        target_fields: list[pa.Field] = []
         for field in fields:
-            here = arrow_field(field)
-            if field.field_id in found:
-                at = found[field.field_id]
-                if is_encoded(at.field.type, here.type):
-                    here = here.with_type(at.field.type)
-                    columns.append((at.index, None, None))
-                else:
-                    columns.append((at.index, _conversion(at.field.type, at.below, field.field_type), None))
-            else:
+            target = arrow_field(field)
+            file_field = file_fields.get(field.field_id)
+            if file_field is None:
                 columns.append((None, None, _missing_value(field, constants)))
-            made.append(here)
-        return cls(schema=pa.schema(made), columns=tuple(columns))
+            elif is_dictionary_of(file_field.field.type, target.type):
+                target = target.with_type(file_field.field.type)
+                columns.append((file_field.index, None, None))
+            else:
+                convert = _conversion(file_field.field.type, file_field.child_names, field.field_type)
+                columns.append((file_field.index, convert, None))
+            target_fields.append(target)
+        return cls(schema=pa.schema(target_fields), columns=tuple(columns))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a batch of the file."""
         arrays = []
         for (index, convert, value), field in zip(self.columns, self.schema, strict=True):
             if index is None:
@@ -179,8 +184,8 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def is_encoded(type_: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of a type are the wanted ones, only dictionary-encoded."""
+def is_dictionary_of(type_: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is the dictionary encoding of the wanted type."""
     return bool(pa.types.is_dictionary(type_)) and type_.value_type.equals(wanted)
 
 
@@ -189,7 +194,7 @@ def _no_mask(rows: int) -> pa.Array:
 
 
 def _missing_value(field: NestedField, constants: Mapping[int, Any]) -> Any:
-    """What the specification's column projection gives for a field that the file lacks."""
+    """The value of a field that is missing in the file, by the specification's column projection rules."""
     if field.field_id in constants:
         return constants[field.field_id]
     if field.initial_default is not None:
@@ -197,7 +202,7 @@ def _missing_value(field: NestedField, constants: Mapping[int, Any]) -> Any:
     if field.required:
         raise Damaged(
             f"required column {field.name!r} (id {field.field_id}) is missing in the file and has no default",
-            hint="The file was written with another schema, or the column's ids were lost by its writer.",
+            hint="The file was written with another schema, or its writer lost the column ids.",
             column=field.name,
         )
     return None
@@ -212,7 +217,7 @@ def _repeat(value: Any, type_: pa.DataType, rows: int) -> pa.Array:
 
 
 def _conversion(source: pa.DataType, names: Mappings, target: IcebergType) -> Convert | None:
-    """The conversion of one column, or None when the values can be used as they are."""
+    """The conversion of one column, or None if its values can be used as is."""
     match target:
         case StructType():
             return _struct_conversion(source, names, target)
@@ -239,8 +244,8 @@ def _struct_conversion(source: pa.DataType, names: Mappings, target: StructType)
         children = [
             _repeat(value, field.type, len(array))
             if index is None
-            else (change(array.field(index)) if change else array.field(index))
-            for (index, change, value), field in zip(inner.columns, inner.schema, strict=True)
+            else (convert_child(array.field(index)) if convert_child else array.field(index))
+            for (index, convert_child, value), field in zip(inner.columns, inner.schema, strict=True)
         ]
         mask = array.is_null() if array.null_count else _no_mask(len(array))
         return pa.StructArray.from_arrays(children, fields=list(inner.schema), mask=mask)
@@ -249,13 +254,13 @@ def _struct_conversion(source: pa.DataType, names: Mappings, target: StructType)
 
 
 def _list_conversion(source: pa.DataType, names: Mappings, target: ListType) -> Convert | None:
-    element = _conversion(source.value_type, _below(names, "element"), target.element_type)
+    element = _conversion(source.value_type, _child_names(names, "element"), target.element_type)
     wanted = arrow_type(target)
     if element is None and source.equals(wanted):
         return None
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _without_offset(array)
         values = element(array.values) if element else array.values
         return pa.ListArray.from_arrays(
             array.offsets.cast(pa.int32()), values, type=wanted, mask=array.is_null() if array.null_count else None
@@ -268,15 +273,15 @@ def _map_conversion(source: pa.DataType, names: Mappings, target: MapType) -> Co
     wanted = arrow_type(target)
     if pa.types.is_map(source):
         key_type, item_type = source.key_type, source.item_type
-    else:  # Avro's form: a list of (key, value) structs
+    else:  # as read from Avro: a list of (key, value) structs
         key_type, item_type = source.value_type.field(0).type, source.value_type.field(1).type
-    key = _conversion(key_type, _below(names, "key"), target.key_type)
-    item = _conversion(item_type, _below(names, "value"), target.value_type)
+    key = _conversion(key_type, _child_names(names, "key"), target.key_type)
+    item = _conversion(item_type, _child_names(names, "value"), target.value_type)
     if key is None and item is None and source.equals(wanted):
         return None
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _without_offset(array)
         pairs = (array.keys, array.items) if pa.types.is_map(array.type) else (array.values.field(0), array.values.field(1))
         keys, items = (change(values) if change else values for change, values in zip((key, item), pairs, strict=True))
         return pa.MapArray.from_arrays(
@@ -286,13 +291,13 @@ def _map_conversion(source: pa.DataType, names: Mappings, target: MapType) -> Co
     return convert
 
 
-def _below(names: Mappings, name: str) -> Mappings:
+def _child_names(names: Mappings, name: str) -> Mappings:
     mapped = next((m for m in names or () if name in m.names), None)
     return mapped.fields if mapped is not None else None
 
 
-def _whole(array: pa.Array) -> pa.Array:
-    """Arrow refuses a null mask beside sliced offsets; a copy has none."""
+def _without_offset(array: pa.Array) -> pa.Array:
+    """Arrow refuses a null mask with sliced offsets; a copy starts at offset zero."""
     return array if array.offset == 0 else array.take(pa.array(np.arange(len(array))))
 
 
@@ -303,7 +308,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
             return array
     if pa.types.is_decimal(wanted) and (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
         return _decimal_from_bytes(array, wanted)
-    # INT96 and nanosecond files are read into microseconds, as Java does, by cutting off.
+    # INT96 and nanosecond timestamps are truncated to microseconds, as in Iceberg Java.
     return pc.cast(array, wanted, safe=not pa.types.is_timestamp(wanted))
 
 

@@ -1,9 +1,9 @@
-"""Rows of a table at a snapshot, as Arrow batches with every kind of delete applied.
+"""Rows of a table at a snapshot, as Arrow batches with all deletes applied.
 
-    scan(table, columns=["id"], where="ts >= '2024-01-01T00:00:00'").to_arrow()
+    plan_scan(table, snapshot=snapshot, schema=schema, columns=["id"], where="id >= 10").to_arrow()
 
-Planning works on frames; reading goes file by file and batch by batch, so memory follows neither the number of files
-nor their size. A condition is applied as SQL does: rows for which it is unknown (null) are not returned.
+Planning works on frames; reading goes file by file and batch by batch, so that memory grows neither with the number of
+files nor with their size. Conditions have SQL semantics: rows for which they are unknown (null) are not returned.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pyarctic.iceberg.read.live_rows import (
 from pyarctic.iceberg.read.projection import arrow_schema
 
 DELETE_MEMORY_BYTES = 256 << 20
-"""Budget of each kind of decoded deletes held during a scan."""
+"""Memory budget of a scan for each kind of decoded deletes."""
 
 
 def plan_scan(
@@ -59,13 +59,13 @@ def plan_scan(
     where: str | BooleanExpression | None = None,
     files: FileList | None = None,
 ) -> Scan:
-    """Prepare a scan of `snapshot` with the names of `schema`. `files`: what is known of the snapshot already."""
+    """Prepare a scan of `snapshot` with the columns of `schema`. `files`: the file list of the snapshot, if already read."""
     wanted = select_fields(schema, columns)
     return Scan(table, snapshot, schema, wanted, parse_condition(schema, where), files)
 
 
 class Scan:
-    """A prepared scan; no row is read before it is asked for, and every call reads anew."""
+    """A prepared scan. Rows are read when they are requested, and every call reads them again."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Scan:
         *,
         is_pruned: bool = False,
     ) -> None:
-        """`is_pruned`: the files are those that the condition leaves."""
+        """`is_pruned`: the files were already pruned by the condition."""
         self.table = table
         self._snapshot = snapshot
         self.table_schema = schema
@@ -93,6 +93,7 @@ class Scan:
 
     @property
     def table_name(self) -> str:
+        """The name of the scanned table."""
         return self.table.name
 
     @property
@@ -101,21 +102,21 @@ class Scan:
         return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; memory is bounded whatever the size of the table."""
+        """The rows. Memory is bounded, regardless of the size of the table."""
         with about(table=self.table.name):
-            asked, reading = self._reading()
-            for file in reading.files():
-                yield from asked.batches(file)
+            columns, reader = self._open()
+            for file in reader.files():
+                yield from columns.batches(file)
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
-        """The number of rows; files without deletes and conditions are counted by their metadata."""
+        """The number of rows. Without a condition, files without deletes are counted by their metadata."""
         with about(table=self.table.name):
-            asked, reading = self._reading()
-            return sum(asked.count(file, self.plan) for file in reading.files())
+            columns, reader = self._open()
+            return sum(columns.count(file, self.plan) for file in reader.files())
 
     @cached_property
     def listed(self) -> FileList:
@@ -124,34 +125,34 @@ class Scan:
 
     @cached_property
     def plan(self) -> DeleteMatches:
-        """The data files to read, with their deletes."""
+        """The data files to read, pruned by the condition, with their deletes."""
         table, files = self.table, self.listed
-        everything = files.frame()
-        data = everything.filter(IS_DATA)
+        all_files = files.frame()
+        data = all_files.filter(IS_DATA)
         if self.condition != ALWAYS_TRUE and not self._is_pruned:
             schema = with_optional_parents(self.table_schema)
             data = prune_partitions(data, table.metadata, schema, self.condition)
             data = prune_by_metrics(data, files, table.io, schema, bind_condition(schema, self.condition))
         unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
-        return match_deletes(pl.concat([data, everything.filter(~IS_DATA)]), unpartitioned)
+        return match_deletes(pl.concat([data, all_files.filter(~IS_DATA)]), unpartitioned)
 
     def restricted_to(self, paths: pl.Series) -> Scan:
-        """The same of some of its data files."""
+        """The same scan of some of its data files."""
         files = self.listed
-        filter_rows = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
-        some = FileList(files.table_uuid, {("", None): filter_rows})
-        return Scan(self.table, None, self.table_schema, self.wanted, self.condition, some, is_pruned=True)
+        kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
+        kept_files = FileList(files.table_uuid, {("", None): kept})
+        return Scan(self.table, None, self.table_schema, self.wanted, self.condition, kept_files, is_pruned=True)
 
-    def _reading(self) -> tuple[ScanColumns, TableReader]:
-        asked = ScanColumns(self.table_schema, self.wanted, self.condition)
+    def _open(self) -> tuple[ScanColumns, TableReader]:
+        columns = ScanColumns(self.table_schema, self.wanted, self.condition)
         io, metadata = self.table.io, self.table.metadata
         positions = PositionDeletes(io, DELETE_MEMORY_BYTES)
         equality = EqualityDeletes(io, [self.table_schema, *newest_first(metadata)], DELETE_MEMORY_BYTES)
-        return asked, TableReader(metadata, io, self.plan, positions, equality, asked.row_groups)
+        return columns, TableReader(metadata, io, self.plan, positions, equality, columns.row_groups)
 
 
 class ScanColumns:
-    """What a scan wants of every row: columns, and a condition."""
+    """The columns and the condition of a scan, applied to single files."""
 
     def __init__(self, schema: Schema, wanted: tuple[NestedField, ...], condition: BooleanExpression) -> None:
         self.wanted = wanted
@@ -162,35 +163,38 @@ class ScanColumns:
         if condition != ALWAYS_TRUE:
             self._bound = bind_condition(schema, condition)
             self.row_condition = to_row_expression(schema, self._bound)
-            asked = extract_field_ids(self._bound)
-            have = {field.field_id for field in wanted}
-            # A nested field is asked for through its column; top-level fields are what files are read by.
-            extra = [f for f in schema.fields if f.field_id not in have and asked & _ids_within(f)]
+            condition_ids = extract_field_ids(self._bound)
+            wanted_ids = {field.field_id for field in wanted}
+            # Files are read by top-level columns, also for conditions on nested fields.
+            extra = [f for f in schema.fields if f.field_id not in wanted_ids and condition_ids & _ids_within(f)]
             self.read_fields = (*wanted, *extra)
 
     def row_groups(self, file: OpenFile) -> pc.Expression | None:
-        """Rules out row groups without any row of interest."""
+        """The condition for the row group statistics of a file, if there is a condition."""
         return None if self._bound is None else to_row_group_expression(file, self._bound)
 
     def batches(self, file: DataFileReader) -> Iterator[pa.RecordBatch]:
-        for piece, alive in file.live_batches(self.read_fields):
-            # Projected before rows are taken out: Arrow cannot filter every type that a file may hold.
-            rows = file.project(piece, self.read_fields)
-            if alive is not None:
-                rows = filter_rows(rows, alive)
+        """The live rows of a file that satisfy the condition."""
+        for file_batch, live in file.live_batches(self.read_fields):
+            # Projected before filtering: Arrow cannot filter every type that a file may have.
+            rows = file.project(file_batch, self.read_fields)
+            if live is not None:
+                rows = filter_rows(rows, live)
             if self.row_condition is not None:
                 rows = rows.filter(self.row_condition).select(self.names)
             if rows.num_rows:
                 yield rows
 
     def count(self, file: DataFileReader, matches: DeleteMatches) -> int:
+        """The number of live rows of a file that satisfy the condition."""
         if self.row_condition is not None:
             return sum(batch.num_rows for batch in self.batches(file))
         deletes = matches.of(file.row["row"])
         if not file.needs_keys and not file.has_deleted_rows and not deletes.positions.height:
             vector_rows = deletes.vector["record_count"] if deletes.vector else 0
             return int(file.row["record_count"]) - int(vector_rows)
-        return sum(piece.batch.num_rows if alive is None else int(alive.sum()) for piece, alive in file.live_batches(()))
+        batches = file.live_batches(())
+        return sum(file_batch.batch.num_rows if live is None else int(live.sum()) for file_batch, live in batches)
 
 
 def _ids_within(field: NestedField) -> set[int]:
@@ -200,7 +204,7 @@ def _ids_within(field: NestedField) -> set[int]:
 def select_fields(
     schema: Schema, columns: Sequence[str] | None, extra: Mapping[str, NestedField] = METADATA_COLUMNS
 ) -> tuple[NestedField, ...]:
-    """The fields of the columns that are asked for. `extra`: columns beside those of the schema."""
+    """The fields of the selected columns; None selects all of the schema. `extra`: columns beside those of the schema."""
     if columns is None:
         return tuple(schema.fields)
     if isinstance(columns, str):
@@ -209,9 +213,9 @@ def select_fields(
     by_name |= {name: field for name, field in extra.items() if name not in by_name}
     unknown = [name for name in columns if name not in by_name]
     if unknown or not columns:
-        near = get_close_matches(unknown[0], by_name, n=1) if unknown else []
+        similar = get_close_matches(unknown[0], by_name, n=1) if unknown else []
         raise UsageError(
-            f"no such column: {', '.join(unknown)}" if unknown else "no column was asked for",
-            hint=(f"Did you mean {near[0]!r}? " if near else "") + f"There are: {', '.join(by_name)}.",
+            f"no such column: {', '.join(unknown)}" if unknown else "no column was selected",
+            hint=(f"Did you mean {similar[0]!r}? " if similar else "") + f"There are: {', '.join(by_name)}.",
         )
     return tuple(by_name[name] for name in dict.fromkeys(columns))

@@ -1,4 +1,9 @@
-"""Writing files for a table: data, deletes, deletion vectors and statistics. Nothing is committed here."""
+"""Writing files of a table: data, deletes, deletion vectors and statistics. Nothing is committed here.
+
+Files are written for a `FileTarget` (table, partition and names) and returned as `NewFile`, to be added by a commit.
+`write_position_deletes`, `write_equality_deletes` and `write_vectors` write delete files; data files are written by
+`pyarctic.iceberg.write.parquet`.
+"""
 
 from __future__ import annotations
 

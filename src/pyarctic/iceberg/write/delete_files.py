@@ -1,4 +1,4 @@
-"""Delete files: positions, keys, and deletion vectors in Puffin files."""
+"""Writing delete files: position deletes, equality deletes, and deletion vectors in Puffin files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from pyroaring import BitMap64
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.delete.delete_files import POSITION_ID
-from pyarctic.iceberg.delete.deletion_vectors import MAGIC, Positions, bitmap
+from pyarctic.iceberg.delete.deletion_vectors import MAGIC, Positions, to_bitmap
 from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_PATH_ID, POSITION_DELETES
+from pyarctic.iceberg.read.live_rows import POSITION
 from pyarctic.iceberg.storage import remove_if_incomplete
 from pyarctic.iceberg.write.new_file import FileTarget, Metrics, NewFile
 from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings, file_schema
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
-from pyarctic.iceberg.write.puffin import NOT_KNOWN, Blob, write_puffin
+from pyarctic.iceberg.write.puffin import INHERITED, Blob, write_puffin
 
-POSITION_COLUMN_ID = 2147483645
-"""Field id of the row position, which a vector is about."""
 _PATH = pa.dictionary(pa.int32(), pa.string())
 _POSITION_SCHEMA = pa.schema(
     [
@@ -33,24 +32,24 @@ _POSITION_SCHEMA = pa.schema(
 )
 
 
-def write_position_deletes(target: FileTarget, dead: Mapping[str, Positions]) -> NewFile:
-    """One position delete file of format v2: data file → dead positions, all in the target's partition."""
+def write_position_deletes(target: FileTarget, deleted: Mapping[str, Positions]) -> NewFile:
+    """Write one position delete file of format version 2. `deleted`: data file → positions, all in the partition."""
     if target.metadata.format_version != 2:
         raise UsageError(
-            f"position delete files belong to format version 2, the table has {target.metadata.format_version}",
+            f"position delete files are for format version 2, the table has {target.metadata.format_version}",
             hint="Write deletion vectors for version 3 and later; version 1 has no deletes.",
         )
-    paths = sorted(path for path, positions in dead.items() if len(positions))
+    paths = sorted(path for path, positions in deleted.items() if len(positions))
     if not paths:
         raise UsageError("no position to delete was given")
-    # Ordered by path and position, as the specification asks.
-    ordered = [_ascending(np.asarray(dead[path], dtype=np.int64)) for path in paths]
+    # Ordered by path and position, as the specification requires.
+    ordered = [_sort_distinct(np.asarray(deleted[path], dtype=np.int64)) for path in paths]
     codes = np.repeat(np.arange(len(paths), dtype=np.int32), [len(positions) for positions in ordered])
-    # Encoded, as the file will have it: a path is long, and told once for each row.
+    # Dictionary-encoded, as in the file: a path is long and repeated for each row.
     file_path = pa.DictionaryArray.from_arrays(codes, pa.array(paths))
     table = pa.Table.from_arrays([file_path, pa.array(np.concatenate(ordered))], schema=_POSITION_SCHEMA)
     path, size, metadata = _write_parquet(target, table, dictionaries=["file_path"])
-    # Whole paths, never cut: equal bounds tell readers that the file is about one data file.
+    # Never truncated: equal bounds tell readers that the file refers to one data file.
     bounds = {FILE_PATH_ID: paths[0].encode()}, {FILE_PATH_ID: paths[-1].encode()}
     return NewFile(
         content=POSITION_DELETES,
@@ -71,13 +70,13 @@ def write_position_deletes(target: FileTarget, dead: Mapping[str, Positions]) ->
     )
 
 
-def _ascending(positions: Positions) -> Positions:
-    """In order, each once. They mostly are, and looking costs a tenth of sorting."""
+def _sort_distinct(positions: Positions) -> Positions:
+    """Positions in order, each once. Mostly they are already, and checking costs a tenth of sorting."""
     return positions if bool((np.diff(positions) > 0).all()) else np.unique(positions)
 
 
 def write_equality_deletes(target: FileTarget, keys: pa.Table, fields: Sequence[NestedField]) -> NewFile:
-    """One equality delete file: every row that equals a row of `keys` in all `fields` dies, if it is older."""
+    """Write one equality delete file: it deletes all older rows that equal a row of `keys` in all `fields`."""
     if target.metadata.format_version < 2:
         raise UsageError("format version 1 has no deletes", hint="Upgrade the table to format version 2 or 3.")
     if not keys.num_rows or not fields:
@@ -103,28 +102,29 @@ def write_equality_deletes(target: FileTarget, keys: pa.Table, fields: Sequence[
     )
 
 
-def write_vectors(target: FileTarget, dead: Mapping[str, Positions]) -> list[NewFile]:
-    """Deletion vectors of format v3 in one Puffin file: data file → dead positions, all in the target's partition."""
+def write_vectors(target: FileTarget, deleted: Mapping[str, Positions]) -> list[NewFile]:
+    """Write deletion vectors of format version 3 into one Puffin file. `deleted`: data file → positions, all in the target's
+    partition."""
     if target.metadata.format_version < 3:
         raise UsageError(
             f"deletion vectors need format version 3, the table has {target.metadata.format_version}",
             hint="Write position delete files for version 2.",
         )
-    if not dead or not all(len(positions) for positions in dead.values()):
+    if not deleted or not all(len(positions) for positions in deleted.values()):
         raise UsageError("no position to delete was given, or none for one of the data files")
-    vectors = {path: bitmap(np.asarray(dead[path], np.int64)) for path in sorted(dead)}
+    vectors = {path: to_bitmap(np.asarray(deleted[path], np.int64)) for path in sorted(deleted)}
     blobs = {path: encode_vector(vector) for path, vector in vectors.items()}
     location = target.new_path("-deletes.puffin")
-    written = write_puffin(
+    puffin = write_puffin(
         target.io,
         location,
         [
             Blob(
                 type="deletion-vector-v1",
                 data=blob,
-                fields=(POSITION_COLUMN_ID,),
-                snapshot_id=NOT_KNOWN,
-                sequence_number=NOT_KNOWN,
+                fields=(POSITION.field_id,),
+                snapshot_id=INHERITED,
+                sequence_number=INHERITED,
                 properties={"referenced-data-file": path, "cardinality": str(len(vectors[path]))},
             )
             for path, blob in blobs.items()
@@ -138,17 +138,17 @@ def write_vectors(target: FileTarget, dead: Mapping[str, Positions]) -> list[New
             spec_id=target.spec_id,
             partition=target.partition,
             record_count=len(vectors[path]),
-            file_size_bytes=written.size,
+            file_size_bytes=puffin.size,
             referenced_data_file=path,
             content_offset=offset,
             content_size_bytes=len(blob),
         )
-        for (path, blob), offset in zip(blobs.items(), written.offsets, strict=True)
+        for (path, blob), offset in zip(blobs.items(), puffin.offsets, strict=True)
     ]
 
 
 def encode_vector(positions: BitMap64) -> bytes:
-    """A `deletion-vector-v1` blob: length, magic, 64-bit Roaring bitmap in its portable form, checksum."""
+    """Encode a `deletion-vector-v1` blob: length, magic, 64-bit Roaring bitmap in portable format, checksum."""
     positions = positions.copy()
     positions.run_optimize()
     body = MAGIC + positions.serialize()
@@ -171,6 +171,6 @@ def _write_parquet(
 def _column_sizes(metadata: pq.FileMetaData) -> dict[int, int]:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     return {
-        field_id: sum(group.column(place).total_compressed_size for group in groups)
-        for place, field_id in enumerate((FILE_PATH_ID, POSITION_ID))
+        field_id: sum(group.column(column).total_compressed_size for group in groups)
+        for column, field_id in enumerate((FILE_PATH_ID, POSITION_ID))
     }

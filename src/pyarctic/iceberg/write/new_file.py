@@ -1,4 +1,4 @@
-"""A file that was written and is not part of a table yet, and the place it is written for."""
+"""Files that were written and are not part of a table yet, and the target they are written for."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pyarctic.iceberg.manifest.reader import POSITION_DELETES
 
 
 def random_id() -> int:
-    """A random number of 63 bits."""
+    """A random 63-bit number, as the specification suggests for snapshot ids."""
     high, low = divmod(uuid.uuid4().int, 1 << 64)
     return (high ^ low) & 0x7FFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Column metrics by field id, bounds in Iceberg's single-value form."""
+    """Column metrics by field id, bounds in Iceberg's single-value serialization."""
 
     column_sizes: Mapping[int, int] = field(default_factory=dict)
     value_counts: Mapping[int, int] = field(default_factory=dict)
@@ -40,8 +40,8 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """What a manifest entry will say of the file. `data_sequence_number` is that of the commit unless given: a file with
-    rows of older files keeps theirs, so that deletes which arrived meanwhile still reach them."""
+    """A written file as its manifest entry will describe it. `data_sequence_number` is that of the commit unless given: a
+    file with rows of older files keeps theirs, so that deletes committed meanwhile still apply to them."""
 
     content: int
     path: str
@@ -65,8 +65,8 @@ class NewFile:
 
 
 class FileNames:
-    """Names of one attempt's files. They carry the job's id, and are numbered for each suffix: what a lost attempt left can
-    be told apart, and found without listing folders."""
+    """Names of the files of one attempt. They contain the id of the job and are numbered for each suffix, so that the files
+    of a lost attempt can be identified, and found without listing directories."""
 
     def __init__(self, task: int = 0, attempt: int = 0, job_id: str | None = None) -> None:
         self.job_id = job_id or str(uuid.uuid4())
@@ -74,12 +74,13 @@ class FileNames:
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
     def next(self, suffix: str) -> str:
+        """A name that was not used before."""
         return f"{self._prefix}-{next(self._numbers[suffix]):05d}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTarget:
-    """Where files go: a table as its metadata shows it, one of its partitions, and the names to use."""
+    """What files are written for: a table, one of its partitions, and the names to use."""
 
     metadata: TableMetadata
     io: FileIO
@@ -87,7 +88,7 @@ class FileTarget:
     partition: tuple[Any, ...]
     names: FileNames
     own_folder: bool = True
-    """Whether files go into a folder of their partition; if not, their paths are known before the partition is."""
+    """Whether files are written to a directory of their partition; if not, paths do not depend on the partition."""
 
     def __post_init__(self) -> None:
         if self.spec_id not in self.metadata.specs():
@@ -109,14 +110,14 @@ class FileTarget:
         return self.metadata.schema()
 
     def new_path(self, suffix: str) -> str:
-        """A path that no other file has, where the table's properties want it."""
+        """A new path in the location that the table's properties define."""
         provider = load_location_provider(self.metadata.location, self.metadata.properties)
-        key = _Known(self) if self.spec.fields and self.own_folder else None
+        key = _TargetPartition(self) if self.spec.fields and self.own_folder else None
         return provider.new_data_location(self.names.next(suffix), key)
 
 
-class _Known(PartitionKey):
-    """A partition key whose values are known. PyIceberg's own would apply the transforms to them once more."""
+class _TargetPartition(PartitionKey):
+    """The partition of a target. PyIceberg's own class would apply the transforms to its values once more."""
 
     def __init__(self, target: FileTarget) -> None:
         super().__init__(field_values=[], partition_spec=target.spec, schema=target.schema)

@@ -1,4 +1,4 @@
-"""Numbers among a table's properties, which are all text."""
+"""Table properties that are numbers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pyarctic.errors import UsageError
 
 
 def positive_property(properties: Mapping[str, str], key: str, default: int) -> int:
-    """A whole number above zero."""
-    value = whole_property(properties, key, default)
+    """The integer value of a property, which must be greater than zero."""
+    value = non_negative_property(properties, key, default)
     if value <= 0:
         raise UsageError(f"table property {key} = {value} must be positive", hint=f"The default is {default}.")
     return value
 
 
-def whole_property(properties: Mapping[str, str], key: str, default: int) -> int:
-    """A whole number, zero or above."""
-    value = number(key, properties[key]) if key in properties else default
+def non_negative_property(properties: Mapping[str, str], key: str, default: int) -> int:
+    """The integer value of a property, which must be zero or greater."""
+    value = parse_integer(key, properties[key]) if key in properties else default
     if value < 0:
         raise UsageError(f"table property {key} = {value} must not be negative", hint=f"The default is {default}.")
     return value
 
 
-def number(key: str, text: str) -> int:
+def parse_integer(key: str, text: str) -> int:
+    """Parse the value of a property."""
     try:
         return int(text)
     except ValueError:

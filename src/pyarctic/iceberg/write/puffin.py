@@ -1,4 +1,4 @@
-"""Puffin files: blobs one behind the other, and a footer that tells what they are. For vectors and for statistics."""
+"""Puffin files, for deletion vectors and statistics: a sequence of blobs, and a footer that describes them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pyarctic.iceberg.write.new_file import FileNames
 
 _MAGIC = b"PFA1"
 _DAMAGED = "The file was cut off or overwritten. Roll back to a snapshot that does not need it."
-NOT_KNOWN = -1
-"""For the snapshot and sequence number of a vector: its manifest entry tells them."""
+INHERITED = -1
+"""For the snapshot id and sequence number of a deletion vector, which are those of its manifest entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Some bytes about some columns of a table at a snapshot. `type` names their form, such as
-    `apache-datasketches-theta-v1` for a sketch of distinct values."""
+    """A blob about columns of a table at a snapshot. `type` is its format, such as `apache-datasketches-theta-v1` for a
+    sketch of distinct values."""
 
     type: str
     data: bytes
@@ -40,7 +40,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PuffinFile:
-    """A written file: its size, that of its footer, and where each blob begins."""
+    """A written file: its size, the size of its footer, and the offset of each blob."""
 
     size: int
     footer_size: int
@@ -48,9 +48,9 @@ class PuffinFile:
 
 
 def write_puffin(io: FileIO, path: str, blobs: Sequence[Blob]) -> PuffinFile:
-    """Write blobs, uncompressed, in this order."""
+    """Write blobs in this order, uncompressed."""
     offsets = tuple(accumulate((len(blob.data) for blob in blobs), initial=len(_MAGIC)))[:-1]
-    described = [
+    blob_metadata = [
         {
             "type": blob.type,
             "fields": list(blob.fields),
@@ -62,7 +62,7 @@ def write_puffin(io: FileIO, path: str, blobs: Sequence[Blob]) -> PuffinFile:
         }
         for blob, offset in zip(blobs, offsets, strict=True)
     ]
-    payload = json.dumps({"blobs": described, "properties": {"created-by": f"PyArctic {__version__}"}}).encode()
+    payload = json.dumps({"blobs": blob_metadata, "properties": {"created-by": f"PyArctic {__version__}"}}).encode()
     footer = b"".join([_MAGIC, payload, struct.pack("<I", len(payload)), bytes(4), _MAGIC])
     data = b"".join([_MAGIC, *(blob.data for blob in blobs), footer])
     write_bytes(io, path, data)
@@ -70,7 +70,7 @@ def write_puffin(io: FileIO, path: str, blobs: Sequence[Blob]) -> PuffinFile:
 
 
 def read_blob(io: FileIO, path: str, type_: str) -> bytes:
-    """The first blob of that type; only uncompressed files are understood."""
+    """The first blob of a type. Compressed files are not supported."""
     data = read_bytes(io, path)
     length = int.from_bytes(data[-12:-8], "little")
     if data[:4] != _MAGIC or data[-4:] != _MAGIC or data[-8:-4] != bytes(4) or len(data) < length + 20:
@@ -88,15 +88,15 @@ def read_blob(io: FileIO, path: str, type_: str) -> bytes:
 def write_statistics(
     metadata: TableMetadata, io: FileIO, snapshot_id: int, blobs: Sequence[Blob], *, path: str | None = None
 ) -> StatisticsFile:
-    """Write a statistics file about a snapshot; a `Change` makes it known to readers."""
+    """Write a statistics file of a snapshot; committing a `Change` with it adds it to the table's metadata."""
     if not blobs:
         raise UsageError("no statistics were given")
-    apply_patches()  # PyIceberg's own model allows two types of blobs
+    apply_patches()  # PyIceberg's model allows only two types of blobs
     if path is None:
         provider = load_location_provider(metadata.location, metadata.properties)
         path = provider.new_metadata_location(FileNames().next(f"-{snapshot_id}.stats"))
     file = write_puffin(io, path, blobs)
-    told = [
+    blob_metadata = [
         BlobMetadata.model_validate(
             {
                 "type": blob.type,
@@ -114,6 +114,6 @@ def write_statistics(
             "statistics-path": path,
             "file-size-in-bytes": file.size,
             "file-footer-size-in-bytes": file.footer_size,
-            "blob-metadata": told,
+            "blob-metadata": blob_metadata,
         }
     )

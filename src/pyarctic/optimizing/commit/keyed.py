@@ -159,7 +159,7 @@ class KeyedCommitter(Committer):
             proof=self._proof(done) if parts else None,
             row_map=self._row_map(done),
             alone=True,
-            looked_at=view.snapshot_id,
+            checked_at=view.snapshot_id,
             snapshot_properties={**self._marks(done), "snapshot.producer": "OPTIMIZE", **MERGED_SUMMARY},
         )
         # Also if nothing more is merged: snapshots before it may be expired, and what they tell with them.

@@ -79,7 +79,7 @@ class LatestVersions:
 
     def dead(self, keys: pl.DataFrame, marks: int | Versions) -> Mask:
         """True for rows with a greater last word than their own mark."""
-        return self._index.marked(keys, marks + 1)
+        return self._index.matches_since(keys, marks + 1)
 
 
 def _refuse_ties(parts: list[tuple[pl.DataFrame, Versions]]) -> None:

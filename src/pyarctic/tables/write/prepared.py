@@ -197,7 +197,7 @@ class ChangeWrite(PreparedWrite):
         found: Iterable[pa.RecordBatch] = ()
         if asked is not None and asked.height:
             index = KeyIndex([encode_keys(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
-            found = (batch.filter(pa.array(index.marked(key_frame(batch, names), 0))) for batch in scan.batches())
+            found = (batch.filter(pa.array(index.matches_since(key_frame(batch, names), 0))) for batch in scan.batches())
         return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
 
 

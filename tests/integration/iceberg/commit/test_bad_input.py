@@ -124,8 +124,8 @@ def test_rows_that_do_not_balance(lab: Lab) -> None:
     good = changes.rewrite(table, hashed=True)
     assert good.proof is not None
     for proof, told in (
-        (replace(good.proof, rows_in=29), "29 rows were read, but the replaced files hold 30"),
-        (replace(good.proof, rows_out=31), "31 rows were written, but the new files hold 30"),
+        (replace(good.proof, rows_in=29), "29 rows were read, but the replaced files have 30"),
+        (replace(good.proof, rows_out=31), "31 rows were written, but the new files have 30"),
         (replace(good.proof, rows_deleted=1), "30 rows in − 1 deleted is not 30 rows out"),
         (replace(good.proof, hash_out="30:0"), "content hash"),
     ):
@@ -169,7 +169,7 @@ def test_changes_that_contradict_themselves(lab: Lab) -> None:
         ({"add": (replace(file, content=7),)}, "unknown content"),
         ({"add": (replace(vector, referenced_data_file=None),)}, "vector without"),
         ({"add": (file,), "rewrites": True}, "must remove files"),
-        ({"add": (file,), "remove": listed.head(1), "rewrites": True}, "needs its proof"),
+        ({"add": (file,), "remove": listed.head(1), "rewrites": True}, "needs a proof"),
         ({**rewrite, "row_map": row_map((source, 0, 1, file.path, 0)).drop("length")}, "row map has the columns"),
         ({**rewrite, "row_map": row_map((source, 0, 1, "b", 0))}, "row map leads"),
         ({**rewrite, "row_map": row_map((other, 0, 1, file.path, 0))}, "does not remove"),

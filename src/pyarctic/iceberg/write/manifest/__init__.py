@@ -1,1 +1,5 @@
-"""Manifests and manifest lists: entries encoded, or carried over from older manifests as bytes."""
+"""Writing manifests and manifest lists.
+
+`new_entries` encodes the entries of new files, `carry_entries` copies entries of existing manifests as bytes, and
+`MetadataFiles` writes them into manifests and manifest lists.
+"""

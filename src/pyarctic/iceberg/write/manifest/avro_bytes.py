@@ -1,7 +1,7 @@
-"""Avro's binary form, for whole columns at once: how many bytes each value takes, and the bytes of numbers.
+"""Avro's binary encoding for complete columns at once: the encoded size of each value, and the encoding of numbers.
 
-A manifest of ten thousand entries is rewritten when one file leaves it. Knowing the size of every field of every entry tells
-where each field lies in the bytes, so that all others are copied as they are, by slices, without a loop over the entries.
+A manifest of ten thousand entries is rewritten when one file is removed from it. The sizes of all fields of all entries give
+their positions in the bytes, so that unchanged fields are copied as slices, without a loop over the entries.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyarctic.iceberg.manifest.avro import NULL, varint
+from pyarctic.iceberg.manifest.avro import NULL, encode_varint
 
 Integers = npt.NDArray[np.int64]
 _VARINT_LIMITS = np.array([1 << (7 * groups) for groups in range(1, 10)], np.uint64)
-"""A number below the n-th limit needs n bytes of seven bits; ten are the most."""
+"""A number below the n-th limit takes n bytes of seven bits each, at most ten."""
 
-_NOTHING = pa.scalar(b"", pa.large_binary())
+_EMPTY_BYTES = pa.scalar(b"", pa.large_binary())
+
+
+_FIXED_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 class UnknownLayout(Exception):
-    """The bytes are valid Avro, but not in the plain form all known writers use: they must be decoded and encoded anew."""
+    """The bytes are valid Avro, but not laid out as known writers do: they must be decoded and encoded again."""
 
 
 def layout(type_: Any) -> Any:
-    """What a type means for the bytes: two types of equal layout are written alike, whatever their names say."""
+    """The byte layout of a type: types of equal layout are encoded in the same way, regardless of their names."""
     if isinstance(type_, list):
         return tuple(layout(option) for option in type_)
     if isinstance(type_, dict):
@@ -45,94 +48,99 @@ def layout(type_: Any) -> Any:
 
 
 def encoded_sizes(values: pa.Array, type_: Any) -> Integers:
-    """The bytes each value takes. `type_` is a physical Avro type, as `avro.flatten` gives it."""
+    """The encoded size of each value in bytes. `type_` is a physical Avro type (see `avro.flatten`)."""
     if isinstance(type_, list):
-        filled = [option for option in type_ if option != NULL]
-        if len(filled) != 1 or len(type_) > 2:
-            raise UnknownLayout(f"union of {type_}")
-        optional = NULL in type_
-        sizes = encoded_sizes(values, filled[0])
-        return np.where(values.is_valid().to_numpy(zero_copy_only=False), sizes, 0) + 1 if optional else sizes + 1
-    match type_["type"] if isinstance(type_, dict) else type_:
+        return _union_sizes(values, type_)
+    kind = type_["type"] if isinstance(type_, dict) else type_
+    if kind in _FIXED_SIZES:
+        return np.full(len(values), _FIXED_SIZES[kind], np.int64)
+    match kind:
         case "int" | "long":
             return _varint_sizes(_integers(values))
         case "string" | "bytes":
             lengths = _integers(pc.binary_length(values))
             return _varint_sizes(lengths) + lengths
-        case "null":
-            return np.zeros(len(values), np.int64)
-        case "boolean":
-            return np.ones(len(values), np.int64)
-        case "float":
-            return np.full(len(values), 4, np.int64)
-        case "double":
-            return np.full(len(values), 8, np.int64)
         case "fixed":
             return np.full(len(values), type_["size"], np.int64)
         case "array":
             return _array_sizes(values, type_["items"])
         case "record":
-            columns = values.flatten()
-            pairs = zip(columns, type_["fields"], strict=True)
-            return sum((encoded_sizes(column, field["type"]) for column, field in pairs), np.zeros(len(values), np.int64))
-        case other:
-            raise UnknownLayout(f"type {other}")
+            return _record_sizes(values, type_["fields"])
+    raise UnknownLayout(f"type {kind}")
+
+
+def _union_sizes(values: pa.Array, options: list[Any]) -> Integers:
+    """One byte for the option, and the value unless it is null. Only optional values are supported."""
+    non_null = [option for option in options if option != NULL]
+    if len(non_null) != 1 or len(options) > 2:
+        raise UnknownLayout(f"union of {options}")
+    sizes = encoded_sizes(values, non_null[0])
+    if NULL in options:
+        sizes = np.where(values.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
+    return sizes + 1
+
+
+def _record_sizes(values: pa.Array, fields: list[dict[str, Any]]) -> Integers:
+    sizes = np.zeros(len(values), np.int64)
+    for column, field in zip(values.flatten(), fields, strict=True):
+        sizes += encoded_sizes(column, field["type"])
+    return sizes
 
 
 def encode_numbers(values: Integers) -> pa.LargeBinaryArray:
-    """Every number as Avro writes an int or long."""
+    """Encode every number as an int or long."""
     zigzag = _zigzag(values)
     sizes = _varint_sizes(values)
-    places = np.arange(10)
-    groups = ((zigzag[:, None] >> (7 * places).astype(np.uint64)) & np.uint64(0x7F)).astype(np.uint8)
-    groups[places < sizes[:, None] - 1] |= 0x80
-    return as_slices(groups[places < sizes[:, None]].tobytes(), sizes)
+    byte_numbers = np.arange(10)
+    groups = ((zigzag[:, None] >> (7 * byte_numbers).astype(np.uint64)) & np.uint64(0x7F)).astype(np.uint8)
+    groups[byte_numbers < sizes[:, None] - 1] |= 0x80
+    return slice_bytes(groups[byte_numbers < sizes[:, None]].tobytes(), sizes)
 
 
 def encode_optional_numbers(values: pa.Array) -> pa.LargeBinaryArray:
-    """Every number as a union of null and long, in this order."""
-    some = join(b"\x02", encode_numbers(_integers(values)))
-    return pc.if_else(values.is_valid(), some, pa.scalar(b"\x00", pa.large_binary()))
+    """Encode every number as a union of null and long, in this order."""
+    encoded = concat_bytes(b"\x02", encode_numbers(_integers(values)))
+    return pc.if_else(values.is_valid(), encoded, pa.scalar(b"\x00", pa.large_binary()))
 
 
-def as_slices(data: bytes, sizes: Integers) -> pa.LargeBinaryArray:
-    """Neighbouring slices of `data`, without copying it."""
+def slice_bytes(data: bytes, sizes: Integers) -> pa.LargeBinaryArray:
+    """Consecutive slices of `data` with the given sizes, without copying it."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def join(*pieces: pa.Array | bytes) -> pa.LargeBinaryArray:
-    """The pieces of every row, one behind the other."""
-    length = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
-    columns = [_same(piece, length) if isinstance(piece, bytes) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*columns, _NOTHING) if len(columns) > 1 else columns[0]
+def concat_bytes(*parts: pa.Array | bytes) -> pa.LargeBinaryArray:
+    """Concatenate the parts of every row; a single `bytes` is repeated for all rows."""
+    length = next(len(part) for part in parts if not isinstance(part, bytes))
+    columns = [_repeat(part, length) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*columns, _EMPTY_BYTES) if len(columns) > 1 else columns[0]
 
 
 def container_block(count: int, body: bytes, codec: str, sync: bytes) -> bytes:
     """One block of `count` values."""
-    packed = _pack(body, codec)
-    return b"".join([varint(count), varint(len(packed)), packed, sync])
+    compressed = _compress(body, codec)
+    return b"".join([encode_varint(count), encode_varint(len(compressed)), compressed, sync])
 
 
 CODECS = {"gzip": "deflate", "zstd": "zstandard", "uncompressed": "null", "snappy": "deflate"}
-"""Avro's names for what `write.avro.compression-codec` may say. Every file names its own codec, so that one we do not write
-may be replaced by another."""
+"""Avro's codec for each value of `write.avro.compression-codec`. Every file names its codec, so that snappy, which is not
+written here, may be replaced by another."""
 
 
-def _pack(body: bytes, codec: str) -> bytes:
+def _compress(body: bytes, codec: str) -> bytes:
     match codec:
         case "deflate":
-            # Level 1 takes a third of the time of the default and gives manifests a tenth larger.
-            packer = zlib.compressobj(1, zlib.DEFLATED, -15)
-            return packer.compress(body) + packer.flush()
+            # Level 1 takes a third of the time of the default level, for manifests that are a tenth larger.
+            compressor = zlib.compressobj(1, zlib.DEFLATED, -15)
+            return compressor.compress(body) + compressor.flush()
         case "zstandard":
             return bytes(pa.compress(body, codec="zstd", asbytes=True))
     return body
 
 
 def _array_sizes(values: pa.Array, item: Any) -> Integers:
-    """Arrays as one block: the count, the items, a zero; nothing but the zero when empty."""
+    """Arrays are one block: the count, the items, and a zero; empty arrays only the zero."""
     lengths = _integers(values.value_lengths())
     items = values.flatten()
     ends = np.cumsum(lengths)
@@ -153,5 +161,5 @@ def _varint_sizes(values: Integers) -> Integers:
     return np.searchsorted(_VARINT_LIMITS, _zigzag(values), side="right").astype(np.int64) + 1
 
 
-def _same(piece: bytes, length: int) -> pa.LargeBinaryArray:
-    return pa.repeat(pa.scalar(piece, pa.large_binary()), length)
+def _repeat(part: bytes, length: int) -> pa.LargeBinaryArray:
+    return pa.repeat(pa.scalar(part, pa.large_binary()), length)

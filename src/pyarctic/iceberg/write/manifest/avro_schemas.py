@@ -1,4 +1,4 @@
-"""The Avro schemas of manifests and manifest lists that we write, per format version."""
+"""The Avro schemas of written manifests and manifest lists, per format version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
 
 AvroType = Any
 V1_BLOCK_SIZE = 64 << 20
-"""Version 1 demands a block size that nobody reads; this is what Iceberg Java puts there."""
+"""Format version 1 requires a block size, which is not used; this is the value of Iceberg Java."""
 
 
 def entry_schema(version: int, partition: AvroType) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def _data_file_fields(version: int, partition: AvroType) -> list[dict[str, Any]]
         _optional("content_offset", "long", 144),
         _optional("content_size_in_bytes", "long", 145),
     ]
-    # Version 2 may name the data file of a position delete, as Iceberg Java does; row ids and vectors are of version 3.
+    # Version 2 may reference the data file of a position delete, as Iceberg Java does; row ids and vectors need version 3.
     absent = {1: {134, 135, 142, 143, 144, 145}, 2: {105, 142, 144, 145}}.get(version, {105})
     return [field for field in fields if field["field-id"] not in absent]
 
 
 def manifest_list_schema(version: int) -> dict[str, Any]:
-    """The schema of a manifest list. Names inside are those of `ManifestRef` where the specification leaves them free."""
+    """The schema of a manifest list."""
     range_ = [
         _required("contains_null", "boolean", 509),
         _optional("contains_nan", "boolean", 518),
@@ -99,13 +99,13 @@ def partition_record(metadata: TableMetadata, spec: PartitionSpec) -> AvroType:
         result = decoder.result_type(field)
         if result is None:
             raise UsageError(
-                f"the column of partition field {field.name!r} was dropped and its type is not known any more",
+                f"the column of partition field {field.name!r} was dropped, and its type is no longer known",
                 hint="Write with the table's current partition spec.",
             )
         fields.append(NestedField(field.field_id, field.name, result, required=False))
     record: dict[str, Any] = AvroSchemaConversion().iceberg_to_avro(Schema(*fields), schema_name="r102")  # type: ignore[assignment]
     for field in record["fields"]:
-        # Two fields of one type would define its name twice, which Avro forbids.
+        # Two fields of the same type would define its name twice, which Avro forbids.
         for option in field["type"]:
             if isinstance(option, dict) and "name" in option:
                 option["name"] += f"_{field['field-id']}"
@@ -121,7 +121,7 @@ def _optional(name: str, type_: AvroType, field_id: int) -> dict[str, Any]:
 
 
 def _map(key_id: int, value_id: int, value: str) -> AvroType:
-    """Avro's own maps have only text keys, so a map is an array of pairs."""
+    """A map as an array of pairs, because Avro's own maps have string keys only."""
     pair = [_required("key", "int", key_id), _required("value", value, value_id)]
     items = {"type": "record", "name": f"k{key_id}_v{value_id}", "fields": pair}
     return {"type": "array", "logicalType": "map", "items": items}

@@ -1,4 +1,4 @@
-"""Manifest entries in their encoded form, with what is known of them; entries of new files are made here."""
+"""Encoded manifest entries together with their decoded values, and the encoding of entries of new files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.manifest.avro import AvroContainer, AvroField
-from pyarctic.iceberg.manifest.partition_keys import EXACT
+from pyarctic.iceberg.manifest.partition_keys import EXACT_DECIMALS
 from pyarctic.iceberg.manifest.reader import (
     ADDED,
     DATA,
@@ -31,13 +31,12 @@ from pyarctic.iceberg.write.manifest.avro_schemas import V1_BLOCK_SIZE, entry_sc
 from pyarctic.iceberg.write.new_file import NewFile
 
 _NO_SYNC = bytes(16)
-_BLOCK_SIZE_ID, _CONTENT_ID, _FIRST_ROW_ID, _PARTITION_ID = 105, 134, 142, 102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryBatch:
-    """Encoded entries of one partition spec and one content. `facts` has a row for each, as `describe_entries` gives it
-    (a sequence number still to be inherited is null there), and the columns of the partition tuple."""
+    """Encoded entries of one partition spec and one content. `facts` has a row for each, as described by `describe_entries`
+    (a sequence number still to be inherited is null), and the columns of the partition tuple."""
 
     spec_id: int
     content: int
@@ -50,8 +49,8 @@ class EntryBatch:
         """Some of the entries, in this order."""
         return replace(self, encoded=self.encoded.take(rows.to_arrow()), facts=self.facts[rows])
 
-    def clustered(self) -> EntryBatch:
-        """Entries of one partition side by side, so that a manifest covers few of them."""
+    def cluster(self) -> EntryBatch:
+        """Sort the entries by partition, so that each manifest covers few partitions."""
         order = self.facts.select(pl.arg_sort_by(*self.partition_columns, "file_path"))
         return self.take(order.to_series())
 
@@ -60,13 +59,13 @@ class EntryBatch:
         """Columns of `facts` with the partition tuple."""
         return [name for name, _ in self.partition_fields]
 
-    def can_join(self, other: EntryBatch) -> bool:
-        """True when both may stand in one manifest."""
+    def can_concat(self, other: EntryBatch) -> bool:
+        """Whether the entries of both may be in one manifest."""
         return (self.spec_id, self.content) == (other.spec_id, other.content) and self.schema == other.schema
 
     @classmethod
-    def joined(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """The entries of all batches, which `can_join`."""
+    def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
+        """The entries of all batches; they must satisfy `can_concat`."""
         return replace(
             batches[0],
             encoded=pa.concat_arrays([batch.encoded for batch in batches]),
@@ -75,7 +74,7 @@ class EntryBatch:
 
 
 def new_entries(metadata: TableMetadata, files: Sequence[NewFile], snapshot_id: int) -> EntryBatch:
-    """Entries of added files, all of one spec and of one content: data, or deletes."""
+    """Encode the entries of added files, all of one spec and one content: data or deletes."""
     spec = metadata.specs()[files[0].spec_id]
     partition = partition_record(metadata, spec)
     schema = entry_schema(metadata.format_version, partition)
@@ -84,38 +83,38 @@ def new_entries(metadata: TableMetadata, files: Sequence[NewFile], snapshot_id: 
     names = [field["name"] for field in partition["fields"]]
     encoded = []
     for file in files:
-        values = [_partition_value(value, kind) for value, kind in zip(file.partition, partition_types, strict=True)]
+        values = [_to_physical(value, kind) for value, kind in zip(file.partition, partition_types, strict=True)]
         record = _entry(file, dict(zip(names, values, strict=True)), snapshot_id)
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, encoder, record)
         encoded.append(stream.getvalue())
     content = DATA_MANIFEST if files[0].content == DATA else DELETES_MANIFEST
-    batch = described_batch(schema, pa.array(encoded, pa.large_binary()), spec.spec_id, content, snapshot_id)
+    batch = describe_batch(schema, pa.array(encoded, pa.large_binary()), spec.spec_id, content, snapshot_id)
     if metadata.format_version == 1:
         return batch
-    # Reading back gave them the sequence number of a manifest without one: it is still to come, unless it was fixed.
-    fixed = pl.Series([file.data_sequence_number for file in files], dtype=pl.Int64)
+    # The sequence number is assigned by the commit, unless it was given.
+    given = pl.Series([file.data_sequence_number for file in files], dtype=pl.Int64)
     return replace(
-        batch, facts=batch.facts.with_columns(data_sequence_number=fixed, file_sequence_number=pl.lit(None, pl.Int64))
+        batch, facts=batch.facts.with_columns(data_sequence_number=given, file_sequence_number=pl.lit(None, pl.Int64))
     )
 
 
-def raw_partitions(batch: EntryBatch) -> list[tuple[AvroField, pl.Series]]:
-    """The columns of the partition tuple in their physical form, with what Avro says of them."""
+def partition_columns_of(batch: EntryBatch) -> list[tuple[AvroField, pl.Series]]:
+    """The columns of the partition tuple in physical form, with their Avro fields."""
     return [(field, batch.facts[name]) for name, field in batch.partition_fields]
 
 
-def described_batch(
+def describe_batch(
     schema: dict[str, Any], encoded: pa.LargeBinaryArray, spec_id: int, content: int, snapshot_id: int
 ) -> EntryBatch:
-    """Read encoded entries back: what is known of them is what any reader will find in them."""
+    """Decode encoded entries, so that their facts are exactly what readers will find."""
     container = AvroContainer(
         path="entries to be written",
         metadata={},
         schema=schema,
         sync=_NO_SYNC,
         count=len(encoded),
-        body=body_of(encoded),
+        body=concat_entries(encoded),
     )
     ref = ManifestRef(
         path=container.path,
@@ -126,7 +125,7 @@ def described_batch(
         added_snapshot_id=snapshot_id,
     )
     raw = decode_manifest(container, ref, metrics=content == DELETES_MANIFEST)
-    facts = describe_entries(raw).with_columns(raw.frame["first_row_id"])  # not as inherited, as written
+    facts = describe_entries(raw).with_columns(raw.frame["first_row_id"])  # as written, not as inherited
     fields = dict(zip(raw.names, raw.fields, strict=True))
     return EntryBatch(
         spec_id=spec_id,
@@ -138,30 +137,31 @@ def described_batch(
     )
 
 
-def body_of(encoded: pa.LargeBinaryArray) -> bytes:
-    """The entries one behind the other."""
+def concat_entries(encoded: pa.LargeBinaryArray) -> bytes:
+    """The bytes of all entries."""
     if not len(encoded):
         return b""
-    packed = pa.concat_arrays([encoded])  # in a buffer of its own if it was a slice of another
+    packed = pa.concat_arrays([encoded])  # copied into a new buffer if it was a slice
     _, offsets, data = packed.buffers()
     bounds = np.frombuffer(offsets, np.int64)[packed.offset : packed.offset + len(packed) + 1]
     return bytes(data[int(bounds[0]) : int(bounds[-1])])
 
 
 def without_logical_types(schema: Any) -> Any:
+    """The Avro schema without its logical types."""
     if isinstance(schema, dict):
         return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
     return [without_logical_types(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def physical_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema for the encoder, which gets every value in its physical form."""
+    """The schema for the encoder, which takes values in physical form."""
     plain: dict[str, Any] = without_logical_types(json.loads(json.dumps(schema)))
     return plain
 
 
 def _entry(file: NewFile, partition: dict[str, Any], snapshot_id: int) -> dict[str, Any]:
-    """The entry of an added file. The encoder takes from it what the format version has."""
+    """The entry of an added file. The encoder ignores fields that the format version does not have."""
     metrics = file.metrics
     data_file = {
         "content": file.content,
@@ -171,12 +171,12 @@ def _entry(file: NewFile, partition: dict[str, Any], snapshot_id: int) -> dict[s
         "record_count": file.record_count,
         "file_size_in_bytes": file.file_size_bytes,
         "block_size_in_bytes": V1_BLOCK_SIZE,
-        "column_sizes": _pairs(metrics.column_sizes),
-        "value_counts": _pairs(metrics.value_counts),
-        "null_value_counts": _pairs(metrics.null_counts),
-        "nan_value_counts": _pairs(metrics.nan_counts),
-        "lower_bounds": _pairs(metrics.lower_bounds),
-        "upper_bounds": _pairs(metrics.upper_bounds),
+        "column_sizes": _to_pairs(metrics.column_sizes),
+        "value_counts": _to_pairs(metrics.value_counts),
+        "null_value_counts": _to_pairs(metrics.null_counts),
+        "nan_value_counts": _to_pairs(metrics.nan_counts),
+        "lower_bounds": _to_pairs(metrics.lower_bounds),
+        "upper_bounds": _to_pairs(metrics.upper_bounds),
         "split_offsets": list(file.split_offsets) or None,
         "equality_ids": list(file.equality_ids) or None,
         "sort_order_id": file.sort_order_id,
@@ -192,16 +192,16 @@ def _entry(file: NewFile, partition: dict[str, Any], snapshot_id: int) -> dict[s
     }
 
 
-def _pairs(values: Any) -> list[dict[str, Any]] | None:
+def _to_pairs(values: Any) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in values.items()] or None
 
 
-def _partition_value(value: Any, kind: Any) -> Any:
+def _to_physical(value: Any, kind: Any) -> Any:
     """A partition value in the physical form of its Avro type."""
     match value:
         case UUID():
             return value.bytes
         case Decimal():
-            unscaled = int(value.scaleb(kind["scale"], EXACT))
+            unscaled = int(value.scaleb(kind["scale"], EXACT_DECIMALS))
             return unscaled.to_bytes(kind["size"], "big", signed=True)
     return value

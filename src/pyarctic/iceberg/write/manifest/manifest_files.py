@@ -1,4 +1,4 @@
-"""Manifests and manifest lists on disk: split by size and count, with the facts a planner prunes by."""
+"""Writing manifests and manifest lists: manifests are split by size and count, with partition ranges for pruning."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pyarctic.iceberg.manifest.reader import ADDED, DELETED, DELETES_MANIFEST, E
 from pyarctic.iceberg.storage import remove_quietly, write_bytes
 from pyarctic.iceberg.write.manifest.avro_bytes import CODECS, container_block
 from pyarctic.iceberg.write.manifest.avro_schemas import manifest_list_schema
-from pyarctic.iceberg.write.manifest.entries import EntryBatch, body_of, raw_partitions
+from pyarctic.iceberg.write.manifest.entries import EntryBatch, concat_entries, partition_columns_of
 from pyarctic.iceberg.write.properties import positive_property
 
 MANIFEST_TARGET_BYTES = 8 << 20
 MAX_ENTRIES = 10_000
-"""Entries of a manifest at most: removing one file rewrites the whole manifest it is in."""
+"""Limit of entries per manifest: removing one file rewrites the complete manifest it is in."""
 _BLOCK_ENTRIES = 1_000
 UNASSIGNED = -1
-"""A sequence number that the commit will give, known only when the manifest list is written."""
+"""A sequence number that the commit assigns when the manifest list is written."""
 
 
 class MetadataFiles:
-    """Writes manifests and lists of one commit under names of its own, and remembers them, so that what no snapshot came to
-    use can be removed."""
+    """Writes the manifests and manifest lists of one commit under unique names, and records them, so that unused ones can be
+    removed."""
 
     def __init__(self, metadata: TableMetadata, file_io: FileIO) -> None:
         self.written: list[str] = []
@@ -51,12 +51,12 @@ class MetadataFiles:
         )
 
     def for_table(self, metadata: TableMetadata, file_io: FileIO) -> None:
-        """Go on with a newer state of the table: it may have got another format version or new credentials meanwhile."""
+        """Continue with a newer state of the table, which may have another format version or new credentials."""
         self._metadata = metadata
         self._io = file_io
 
     def write_manifests(self, batch: EntryBatch, snapshot_id: int) -> list[ManifestRef]:
-        """Write the entries in their order into as many manifests as their size asks for."""
+        """Write the entries in order, into as many manifests as their size requires."""
         total = len(batch.encoded)
         manifests = []
         start = 0
@@ -66,12 +66,12 @@ class MetadataFiles:
             end = start
             while end < min(total, start + MAX_ENTRIES) and sum(map(len, parts)) < self._target_bytes:
                 entries = batch.encoded[end : min(end + _BLOCK_ENTRIES, start + MAX_ENTRIES)]
-                parts.append(container_block(len(entries), body_of(entries), self._codec, sync))
+                parts.append(container_block(len(entries), concat_entries(entries), self._codec, sync))
                 end += len(entries)
             path = self._locations.new_metadata_location(f"{self._id}-m{next(self._numbers)}.avro")
             length = self._write(path, b"".join(parts))
-            some = batch.take(pl.int_range(start, end, eager=True)) if end - start < total else batch
-            manifests.append(_manifest_ref(some, path, length, snapshot_id))
+            part = batch.take(pl.int_range(start, end, eager=True)) if end - start < total else batch
+            manifests.append(_manifest_ref(part, path, length, snapshot_id))
             start = end
         return manifests
 
@@ -93,10 +93,10 @@ class MetadataFiles:
         return path
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files, as far as possible."""
+        """Remove files; failures are ignored."""
         remove_quietly(self._io, paths)
-        gone = set(paths)
-        self.written = [path for path in self.written if path not in gone]
+        removed = set(paths)
+        self.written = [path for path in self.written if path not in removed]
 
     def _manifest_metadata(self, batch: EntryBatch) -> dict[str, bytes]:
         spec = self._metadata.specs()[batch.spec_id]
@@ -121,7 +121,7 @@ def _manifest_ref(batch: EntryBatch, path: str, length: int, snapshot_id: int) -
     files = {status: number for status, number, _ in counted.iter_rows()}
     rows = {status: number for status, _, number in counted.iter_rows()}
     live = batch.facts.filter(pl.col("status") != DELETED)["data_sequence_number"]
-    # One entry that inherits does not make the smallest: the commit's own number is larger than any given one.
+    # Inherited sequence numbers do not count: that of the commit is larger than any given one.
     smallest = live.min() if live.null_count() < len(live) else UNASSIGNED
     return ManifestRef(
         path=path,
@@ -137,7 +137,7 @@ def _manifest_ref(batch: EntryBatch, path: str, length: int, snapshot_id: int) -
         added_rows=rows.get(ADDED, 0),
         existing_rows=rows.get(EXISTING, 0),
         deleted_rows=rows.get(DELETED, 0),
-        partitions=[_partition_range(field, values) for field, values in raw_partitions(batch)],
+        partitions=[_partition_range(field, values) for field, values in partition_columns_of(batch)],
     )
 
 
@@ -150,20 +150,20 @@ def _partition_range(field: AvroField, values: pl.Series) -> PartitionRange:
     if values.dtype.is_float():
         contains_nan = bool(values.is_nan().any())
         values = values.filter(values.is_not_nan())
-    some = values.drop_nulls()
-    if some.is_empty():
+    non_null = values.drop_nulls()
+    if non_null.is_empty():
         return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower_bound=None, upper_bound=None)
     if field.is_decimal:  # two's complement does not sort as bytes
-        numbers = [int.from_bytes(value, "big", signed=True) for value in some.unique()]
-        lower, upper = (_shortest(number) for number in (min(numbers), max(numbers)))
+        numbers = [int.from_bytes(value, "big", signed=True) for value in non_null.unique()]
+        lower, upper = (_decimal_bytes(number) for number in (min(numbers), max(numbers)))
     else:
-        ordered = some.sort()
-        lower, upper = (_single_value(ordered[place], kind) for place in (0, -1))
+        ordered = non_null.sort()
+        lower, upper = (_single_value(ordered[index], kind) for index in (0, -1))
     return PartitionRange(contains_null=contains_null, contains_nan=contains_nan, lower_bound=lower, upper_bound=upper)
 
 
 def _single_value(value: Any, kind: Any) -> bytes:
-    """Iceberg's single-value form of a physical Avro value."""
+    """Iceberg's single-value serialization of a physical Avro value."""
     match kind:
         case "boolean":
             return struct.pack("?", value)
@@ -180,7 +180,7 @@ def _single_value(value: Any, kind: Any) -> bytes:
     return bytes(value)
 
 
-def _shortest(number: int) -> bytes:
+def _decimal_bytes(number: int) -> bytes:
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 

@@ -1,8 +1,8 @@
-"""Entries carried over from an older manifest, byte for byte.
+"""Manifest entries carried over from an existing manifest as bytes.
 
-What a manifest says of a file, its metrics above all, is not decoded and encoded again: from the decoded columns the size of
-every field is computed, which tells where it lies in the bytes. Only what a commit changes (status, snapshot, sequence
-numbers, row ids) is put in anew, for all entries at once.
+Most fields of an entry, above all its column metrics, are not decoded and encoded again: the sizes of all fields are
+computed from the decoded columns, which gives their positions in the bytes. Only the fields that a commit changes (status,
+snapshot, sequence numbers, row ids) are encoded, for all entries at once.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pyarctic.iceberg.manifest.reader import DATA, DELETED, EXISTING, RawManifes
 from pyarctic.iceberg.write.manifest.avro_bytes import (
     Integers,
     UnknownLayout,
-    as_slices,
+    concat_bytes,
     encode_numbers,
     encode_optional_numbers,
     encoded_sizes,
-    join,
     layout,
+    slice_bytes,
 )
 from pyarctic.iceberg.write.manifest.avro_schemas import entry_schema
-from pyarctic.iceberg.write.manifest.entries import EntryBatch, described_batch, physical_schema, without_logical_types
+from pyarctic.iceberg.write.manifest.entries import EntryBatch, describe_batch, physical_schema, without_logical_types
 
 _CONTENT_ID, _FIRST_ROW_ID, _PARTITION_ID = 134, 142, 102
 _Run = tuple[int, int]
-"""Fields of the source in sequence: the first, and the one behind the last."""
+"""Consecutive fields of the source: the index of the first, and that after the last."""
 
 
-def carried_entries(version: int, raw: RawManifest, removed: pl.Series, snapshot_id: int) -> EntryBatch:
-    """The live entries of a manifest: EXISTING, or DELETED by this snapshot where `removed` is true (a row per entry)."""
+def carry_entries(version: int, raw: RawManifest, removed: pl.Series, snapshot_id: int) -> EntryBatch:
+    """The live entries of a manifest: EXISTING, or DELETED by this snapshot if `removed` is true (one row per entry)."""
     described = describe_entries(raw)
     status = pl.when(removed).then(DELETED).otherwise(EXISTING).cast(pl.Int32)
     live = described.with_columns(
@@ -47,43 +47,43 @@ def carried_entries(version: int, raw: RawManifest, removed: pl.Series, snapshot
         snapshot_id=pl.when(removed).then(snapshot_id).otherwise("snapshot_id"),
     )
     rows = live.select(pl.arg_where(pl.col("status").is_not_null())).to_series()
-    schema = entry_schema(version, _partition_type(raw))
+    schema = entry_schema(version, _partition_record(raw))
     try:
-        encoded = _spliced(raw, live.with_columns(pl.col("status").fill_null(EXISTING)), schema).take(rows.to_arrow())
+        encoded = _splice(raw, live.with_columns(pl.col("status").fill_null(EXISTING)), schema).take(rows.to_arrow())
     except UnknownLayout:
-        encoded = _encoded_anew(raw, live, schema)
-    batch = described_batch(schema, encoded, raw.ref.spec_id, raw.ref.content, snapshot_id)
+        encoded = _reencode(raw, live, schema)
+    batch = describe_batch(schema, encoded, raw.ref.spec_id, raw.ref.content, snapshot_id)
     expected = live[rows]
-    _check(raw, batch.facts, expected)
+    _check_unchanged(raw, batch.facts, expected)
     facts = pl.concat([expected, batch.facts.select(batch.partition_columns)], how="horizontal")
     return replace(batch, facts=facts)
 
 
-def _spliced(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
-    """All entries in the new schema, with most of their bytes copied."""
+def _splice(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
+    """All entries in the new schema, with most bytes copied."""
     sizes = _field_sizes(raw)
-    places = _places(raw.fields)
+    runs = _field_runs(raw.fields)
     parts: list[_Run | pa.Array | bytes] = []
     for field in [*schema["fields"][:-1], *_data_file_fields(schema)]:
-        place = places.get(field["field-id"])
-        if field["field-id"] in _NUMBERS:
-            parts.append(_number(field, described))
-        elif place is None:
-            parts.append(_absent(field))
+        run = runs.get(field["field-id"])
+        if field["field-id"] in _CHANGED_FIELDS:
+            parts.append(_encode_number_field(field, described))
+        elif run is None:
+            parts.append(_default_bytes(field))
         else:
-            _require_equal_layout(raw, field, place)
-            _add_run(parts, place)
-    copied = iter(_slices(raw.container.body, sizes, [part for part in parts if isinstance(part, tuple)]))
-    return join(*[next(copied) if isinstance(part, tuple) else part for part in parts])
+            _require_equal_layout(raw, field, run)
+            _add_run(parts, run)
+    copied = iter(_slice_runs(raw.container.body, sizes, [part for part in parts if isinstance(part, tuple)]))
+    return concat_bytes(*[next(copied) if isinstance(part, tuple) else part for part in parts])
 
 
-def _add_run(parts: list[_Run | pa.Array | bytes], place: _Run) -> None:
-    """Fields that follow each other in the source are copied as one piece."""
+def _add_run(parts: list[_Run | pa.Array | bytes], run: _Run) -> None:
+    """Add a run; consecutive runs are merged, to be copied at once."""
     last = parts[-1] if parts else None
-    if isinstance(last, tuple) and last[1] == place[0]:
-        parts[-1] = (last[0], place[1])
+    if isinstance(last, tuple) and last[1] == run[0]:
+        parts[-1] = (last[0], run[1])
     else:
-        parts.append(place)
+        parts.append(run)
 
 
 def _field_sizes(raw: RawManifest) -> list[Integers]:
@@ -91,49 +91,49 @@ def _field_sizes(raw: RawManifest) -> list[Integers]:
     for field, name in zip(raw.fields, raw.names, strict=True):
         sizes.append(encoded_sizes(raw.frame[name].to_arrow(), field.type))  # type: ignore[index]  # everything was decoded
     if sum(int(size.sum()) for size in sizes) != len(raw.container.body):
-        raise UnknownLayout("lengths differ")  # arrays in several blocks, or numbers longer than they need be
+        raise UnknownLayout("lengths differ")  # arrays in several blocks, or numbers not in their shortest form
     return sizes
 
 
-def _places(fields: list[AvroField]) -> dict[int, _Run]:
-    """For every field of a data file, which of the flattened fields it is; the partition tuple is several, or none."""
-    places: dict[int, _Run] = {}
+def _field_runs(fields: list[AvroField]) -> dict[int, _Run]:
+    """Field id → run of flattened fields, for the fields of `data_file`. The partition tuple has any number of fields."""
+    runs: dict[int, _Run] = {}
     for index, field in enumerate(fields):
         if len(field.path) > 2:
-            start = places[_PARTITION_ID][0] if _PARTITION_ID in places else index
-            places[_PARTITION_ID] = (start, index + 1)
+            start = runs[_PARTITION_ID][0] if _PARTITION_ID in runs else index
+            runs[_PARTITION_ID] = (start, index + 1)
         elif len(field.path) == 2 and field.field_id is not None:
-            places[field.field_id] = (index, index + 1)
-    if _PARTITION_ID not in places:  # no field at all: nothing stands for it in the bytes, wherever it is
+            runs[field.field_id] = (index, index + 1)
+    if _PARTITION_ID not in runs:  # the empty tuple takes no bytes, so its position does not matter
         after = next(index for index, field in enumerate(fields) if field.field_id == 101) + 1
-        places[_PARTITION_ID] = (after, after)
-    return places
+        runs[_PARTITION_ID] = (after, after)
+    return runs
 
 
-def _slices(body: bytes, sizes: list[Integers], runs: list[_Run]) -> list[pa.Array]:
-    """The bytes of some runs of fields, for all entries."""
+def _slice_runs(body: bytes, sizes: list[Integers], runs: list[_Run]) -> list[pa.Array]:
+    """The bytes of each run of fields, for all entries."""
     cuts = sorted({0, len(sizes), *(cut for run in runs for cut in run)})
     lengths = np.stack([np.sum(sizes[a:b], axis=0) for a, b in pairwise(cuts)], axis=1)
-    everything = as_slices(body, lengths.ravel())
+    slices = slice_bytes(body, lengths.ravel())
     width = lengths.shape[1]
-    found = []
+    run_slices = []
     for start, end in runs:
         columns = [
-            everything.take(pa.array(np.arange(column, len(everything), width)))
+            slices.take(pa.array(np.arange(column, len(slices), width)))
             for column in range(cuts.index(start), cuts.index(end))
         ]
-        found.append(join(*columns) if columns else as_slices(b"", np.zeros(lengths.shape[0], np.int64)))
-    return found
+        run_slices.append(concat_bytes(*columns) if columns else slice_bytes(b"", np.zeros(lengths.shape[0], np.int64)))
+    return run_slices
 
 
-def _require_equal_layout(raw: RawManifest, field: dict[str, Any], place: _Run) -> None:
+def _require_equal_layout(raw: RawManifest, field: dict[str, Any], run: _Run) -> None:
     if field["field-id"] == _PARTITION_ID:
-        return  # the schema took the type over
-    if layout(physical_type(field["type"])) != layout(raw.fields[place[0]].type):
+        return  # the schema has the partition type of the source
+    if layout(physical_type(field["type"])) != layout(raw.fields[run[0]].type):
         raise UnknownLayout(field["name"])
 
 
-_NUMBERS = {
+_CHANGED_FIELDS = {
     0: "status",
     1: "snapshot_id",
     3: "data_sequence_number",
@@ -142,15 +142,15 @@ _NUMBERS = {
 }
 
 
-def _number(field: dict[str, Any], described: pl.DataFrame) -> pa.Array:
-    values = described[_NUMBERS[field["field-id"]]].to_arrow()
+def _encode_number_field(field: dict[str, Any], described: pl.DataFrame) -> pa.Array:
+    values = described[_CHANGED_FIELDS[field["field-id"]]].to_arrow()
     if isinstance(field["type"], list):
         return encode_optional_numbers(values)
     return encode_numbers(values.to_numpy().astype(np.int64))
 
 
-def _absent(field: dict[str, Any]) -> bytes:
-    """A field that an older version did not have: null, or data."""
+def _default_bytes(field: dict[str, Any]) -> bytes:
+    """The encoding of a field that the source does not have: null, or content DATA."""
     if isinstance(field["type"], list) or field["field-id"] == _CONTENT_ID:
         return b"\x00"
     raise UnknownLayout(field["name"])
@@ -161,26 +161,26 @@ def _data_file_fields(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return fields
 
 
-def _partition_type(raw: RawManifest) -> Any:
-    """The Avro record of the partition tuple, as the manifest has it: values of dropped columns keep their type."""
+def _partition_record(raw: RawManifest) -> Any:
+    """The Avro record of the partition tuple in the manifest, so that values of dropped columns keep their type."""
     data_file = next(field for field in raw.container.schema["fields"] if field["name"] == "data_file")
     partition = next(field for field in data_file["type"]["fields"] if field["name"] == "partition")
     return {**partition["type"], "name": "r102"}
 
 
-def _check(raw: RawManifest, written: pl.DataFrame, expected: pl.DataFrame) -> None:
-    """Read back, the entries must say what they said before: a byte out of place must never reach a table."""
+def _check_unchanged(raw: RawManifest, written: pl.DataFrame, expected: pl.DataFrame) -> None:
+    """Check that the decoded entries are the expected ones: a wrong byte must never get into a table."""
     columns = [name for name in expected.columns if name != "manifest_path"]
     if not written.select(columns).equals(expected.select(columns)):
         raise Damaged(
             f"entries of manifest {raw.ref.path} cannot be carried over",
-            hint="This is a fault of PyArctic, nothing was written. Please report it with the manifest.",
+            hint="This is a bug in PyArctic; nothing was written. Please report it together with the manifest.",
             file=raw.ref.path,
         )
 
 
-def _encoded_anew(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
-    """The live entries decoded and encoded one by one: for writers whose bytes are not laid out as ours."""
+def _reencode(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
+    """Decode and encode the live entries one by one, for manifests with another byte layout."""
     container = raw.container
     decoder = fastavro.parse_schema(without_logical_types(container.schema))
     encoder = fastavro.parse_schema(physical_schema(schema))
@@ -197,7 +197,7 @@ def _encoded_anew(raw: RawManifest, described: pl.DataFrame, schema: dict[str, A
             data_file["content"] = DATA
         if any(field["field-id"] == _FIRST_ROW_ID for field in _data_file_fields(schema)):
             data_file["first_row_id"] = facts["first_row_id"]
-        outer = {field["name"]: facts[_NUMBERS[field["field-id"]]] for field in schema["fields"][:-1]}
+        outer = {field["name"]: facts[_CHANGED_FIELDS[field["field-id"]]] for field in schema["fields"][:-1]}
         target = io.BytesIO()
         fastavro.schemaless_writer(target, encoder, {**outer, "data_file": data_file})
         encoded.append(target.getvalue())

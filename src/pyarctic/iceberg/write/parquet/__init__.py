@@ -1,4 +1,8 @@
-"""Parquet data files: written with metrics, or made of row groups that are copied as is."""
+"""Parquet data files.
+
+`DataFileWriter` writes batches into data files of the table's target size, with metrics. `RowGroupWriter` makes files of
+row groups that are copied as is from a `RowGroupSource`; `NotCopyable` is raised if that is not possible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files in Parquet, rolled at the table's target size, with the metrics that planners of all engines rely on."""
+"""Writing Parquet data files, rolled at the table's target size, with column metrics for scan planning."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifest.reader import DATA
-from pyarctic.iceberg.read.projection import arrow_type, is_encoded
+from pyarctic.iceberg.read.projection import arrow_type, is_dictionary_of
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.new_file import FileTarget, NewFile
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
-from pyarctic.iceberg.write.properties import number, positive_property
+from pyarctic.iceberg.write.properties import parse_integer, positive_property
 from pyarctic.iceberg.write.rolling import ROLL_TOLERANCE, RollingPolicy
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
-_TRIED_ROWS = 32 << 10
-_SAMPLED_ROWS = 8 << 10
-_MOST_DISTINCT = 0.5
+_TRIAL_ROWS = 32 << 10
+_SAMPLE_ROWS = 8 << 10
+_MAX_DISTINCT_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetSettings:
-    """How the table's properties want its Parquet files; defaults are Iceberg's own."""
+    """Parquet settings from the table's properties, with the defaults of Iceberg."""
 
     codec: str
     level: int | None
@@ -43,6 +43,7 @@ class ParquetSettings:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], kind: str = "write.parquet") -> Self:
+        """The settings of a table. `kind`: the prefix of its properties, `write.delete.parquet` for delete files."""
         codec = properties.get(
             f"{kind}.compression-codec", properties.get("write.parquet.compression-codec", "zstd")
         ).lower()
@@ -53,7 +54,9 @@ class ParquetSettings:
         level = properties.get(f"{kind}.compression-level")
         return cls(
             codec=_CODECS[codec],
-            level=number(f"{kind}.compression-level", level) if level and codec in ("zstd", "gzip", "brotli") else None,
+            level=parse_integer(f"{kind}.compression-level", level)
+            if level and codec in ("zstd", "gzip", "brotli")
+            else None,
             row_group_bytes=positive_property(properties, f"{kind}.row-group-size-bytes", 128 << 20),
             row_group_rows=positive_property(properties, f"{kind}.row-group-limit", 1 << 20),
             page_bytes=positive_property(properties, f"{kind}.page-size-bytes", 1 << 20),
@@ -68,8 +71,8 @@ class ParquetSettings:
         metadata: list[pq.FileMetaData],
         dictionaries: Sequence[str] | None = None,
     ) -> pq.ParquetWriter:
-        """`dictionaries`: paths of the columns to encode so; None is all."""
-        # Arrow's own schema is left out: it would make readers in Python see types that the table does not have.
+        """A Parquet writer. `dictionaries`: paths of the columns to dictionary-encode; None means all."""
+        # Arrow's schema is not stored: readers in Python would see types that the table does not have.
         return pq.ParquetWriter(
             stream,
             schema,
@@ -85,8 +88,12 @@ class ParquetSettings:
 
 
 class DataFileWriter:
-    """Writes batches into one or more data files of one partition: `with DataFileWriter(target) as w: w.write(batch)`, then
-    `w.files`. Leaving the block by an exception removes what was written."""
+    """Writes batches into one or more data files of one partition. An exception removes what was written.
+
+    with DataFileWriter(target) as writer:
+        writer.write(batch)
+    writer.files
+    """
 
     def __init__(
         self,
@@ -98,9 +105,9 @@ class DataFileWriter:
         dictionaries: Sequence[str] | None = None,
         memory_bytes: int | None = None,
     ) -> None:
-        """`extra_fields`: columns beside those of the table, such as v3 row lineage. `rolling`: when to begin the next file,
-        if not at the table's target size. `dictionaries`: paths of the columns that are worth a dictionary, if known.
-        `memory_bytes`: what rows that wait for their row group may take, if less than the table's size of row groups."""
+        """`extra_fields`: columns beside those of the table, such as v3 row lineage. `rolling`: when to start the next file,
+        if not at the table's target size. `dictionaries`: paths of the columns to dictionary-encode, if known.
+        `memory_bytes`: limit for buffered rows, if less than the table's row group size."""
         self.files: list[NewFile] = []
         self._target = target
         self._fields = (*target.schema.fields, *extra_fields)
@@ -110,11 +117,11 @@ class DataFileWriter:
         self._rolling = rolling or RollingPolicy(target_bytes=self._settings.target_bytes)
         self._sort_order_id = sort_order_id
         self._dictionaries = dictionaries
-        self._floats = [index for index, field in enumerate(self._schema) if pa.types.is_floating(field.type)]
-        self._ratio: float | None = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = self._rows_done = 0
-        self._open: _OpenDataFile | None = None
+        self._float_columns = [index for index, field in enumerate(self._schema) if pa.types.is_floating(field.type)]
+        self._compression_ratio: float | None = None
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_rows = self._buffered_bytes = self._rows_done = 0
+        self._open_file: _OpenDataFile | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -126,105 +133,104 @@ class DataFileWriter:
             self.abort()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Columns are taken by name and must fit the table's types; texts may come dictionary-encoded."""
-        rows = self._fitted(batch)
-        at = 0
-        while at < rows.num_rows:
-            row_bytes, goal = self._outlook(rows)
-            # In steps of a part of a file at most, so that it is noticed when one is full.
+        """Add rows. Columns are matched by name and cast to the table's types; strings may be dictionary-encoded."""
+        rows = self._cast_to_schema(batch)
+        start = 0
+        while start < rows.num_rows:
+            row_bytes, goal = self._estimate(rows)
+            # At most an eighth of a file at a time, so that a full file is noticed.
             step = max(int(goal / 8 / row_bytes), 1) if goal < float("inf") else rows.num_rows
-            part = rows.slice(at, step)
-            at += part.num_rows
-            self._take(part, goal, row_bytes)
+            part = rows.slice(start, step)
+            start += part.num_rows
+            self._buffer(part, goal, row_bytes)
 
-    def _outlook(self, rows: pa.RecordBatch) -> tuple[float, float]:
-        """What a row is expected to weigh in the file, and at how many bytes the file is full."""
+    def _estimate(self, rows: pa.RecordBatch) -> tuple[float, float]:
+        """The expected size of a row in the file, and the size at which the file is full."""
         memory = rows.nbytes / rows.num_rows
-        ratio = self._ratio
-        if ratio is None and self._waiting_bytes + rows.nbytes < self._rolling.target_bytes and self._rolling.is_open:
-            ratio = 1.0  # not nearly a file, even if nothing could be compressed: trying would cost as much as writing
+        ratio = self._compression_ratio
+        if ratio is None and self._buffered_bytes + rows.nbytes < self._rolling.target_bytes and self._rolling.is_open:
+            ratio = 1.0  # less than a file even if nothing is compressed: a trial would cost as much as writing
         elif ratio is None:
-            ratio = self._ratio = self._tried(rows.slice(0, _TRIED_ROWS))
+            ratio = self._compression_ratio = self._measure_compression(rows.slice(0, _TRIAL_ROWS))
         row_bytes = max(memory * ratio, 0.001)
         return row_bytes, self._rolling.goal(self._file_bytes(), self._rows_done, row_bytes)
 
-    def _tried(self, rows: pa.RecordBatch) -> float:
-        """Bytes in a file for a byte in memory, of some rows that are encoded and thrown away."""
+    def _measure_compression(self, rows: pa.RecordBatch) -> float:
+        """Bytes in a file per byte in memory, by encoding some rows into a buffer."""
         sink = pa.BufferOutputStream()
         schema = _with_dictionaries(self._schema, [rows])
         with self._settings.writer(sink, schema, [], self._dictionaries) as writer:
-            writer.write_table(_joined([rows], schema), row_group_size=rows.num_rows)
+            writer.write_table(_concat_batches([rows], schema), row_group_size=rows.num_rows)
             encoded = sink.tell()
         return float(encoded / max(rows.nbytes, 1))
 
     def _file_bytes(self) -> int:
-        return self._open.stream.tell() if self._open else 0
+        return self._open_file.stream.tell() if self._open_file else 0
 
-    def _take(self, rows: pa.RecordBatch, goal: float, row_bytes: float) -> None:
-        self._waiting.append(rows)
-        self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.nbytes
-        full_file = self._file_bytes() + self._waiting_rows * row_bytes >= goal
-        full_group = self._waiting_bytes >= self._row_group_bytes or self._waiting_rows >= self._settings.row_group_rows
+    def _buffer(self, rows: pa.RecordBatch, goal: float, row_bytes: float) -> None:
+        self._buffered.append(rows)
+        self._buffered_rows += rows.num_rows
+        self._buffered_bytes += rows.nbytes
+        full_file = self._file_bytes() + self._buffered_rows * row_bytes >= goal
+        full_group = self._buffered_bytes >= self._row_group_bytes or self._buffered_rows >= self._settings.row_group_rows
         if full_file or full_group:
-            self._flush()
-        if self._open and self._file_bytes() >= goal * (ROLL_TOLERANCE if full_file else 1):
+            self.flush()
+        if self._open_file and self._file_bytes() >= goal * (ROLL_TOLERANCE if full_file else 1):
             self._finish()
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory of rows that wait for their row group."""
-        return self._waiting_bytes
-
-    def flush(self) -> None:
-        """End the row group, to free memory."""
-        self._flush()
+        """Memory of the rows buffered for the next row group."""
+        return self._buffered_bytes
 
     def close(self) -> list[NewFile]:
-        """Write what waits; gives all files."""
-        self._flush()
+        """Write the buffered rows and finish the file; returns all files."""
+        self.flush()
         self._finish()
         return self.files
 
     def abort(self) -> None:
         """Remove everything that was written."""
         paths = [file.path for file in self.files]
-        if self._open:
-            with contextlib.suppress(OSError, ValueError):  # a full disk is full also for the rest
-                self._open.close()
-            paths.append(self._open.path)
-        self._open, self.files, self._waiting = None, [], []
+        if self._open_file:
+            with contextlib.suppress(OSError, ValueError):  # closing fails too on a full disk
+                self._open_file.close()
+            paths.append(self._open_file.path)
+        self._open_file, self.files, self._buffered = None, [], []
         remove_quietly(self._target.io, paths)
 
-    def _flush(self) -> None:
-        if not self._waiting_rows:
+    def flush(self) -> None:
+        """Write the buffered rows as a row group, to free memory."""
+        if not self._buffered_rows:
             return
-        if self._open is None:
-            schema = _with_dictionaries(self._schema, self._waiting)
+        if self._open_file is None:
+            schema = _with_dictionaries(self._schema, self._buffered)
             if self._dictionaries is None:
-                self._dictionaries = choose_dictionaries(self._schema, self._waiting[0])
-            self._open = _OpenDataFile(self._target, self._settings, schema, len(self._floats), self._dictionaries)
-        table = _joined(self._waiting, self._open.schema)
-        before = self._open.stream.tell()
-        self._open.writer.write_table(table, row_group_size=table.num_rows)
-        self._ratio = (self._open.stream.tell() - before) / max(self._waiting_bytes, 1)
-        for place, index in enumerate(self._floats):
-            self._open.nans[place] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
-        self._rows_done += self._waiting_rows
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+                self._dictionaries = choose_dictionaries(self._schema, self._buffered[0])
+            self._open_file = _OpenDataFile(
+                self._target, self._settings, schema, len(self._float_columns), self._dictionaries
+            )
+        table = _concat_batches(self._buffered, self._open_file.schema)
+        before = self._open_file.stream.tell()
+        self._open_file.writer.write_table(table, row_group_size=table.num_rows)
+        self._compression_ratio = (self._open_file.stream.tell() - before) / max(self._buffered_bytes, 1)
+        for number, index in enumerate(self._float_columns):
+            self._open_file.nans[number] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
+        self._rows_done += self._buffered_rows
+        self._buffered, self._buffered_rows, self._buffered_bytes = [], 0, 0
 
     def _finish(self) -> None:
-        if self._open is None:
+        if self._open_file is None:
             return
-        done = self._open
-        nans = {self._fields[index].field_id: count for index, count in zip(self._floats, done.nans, strict=True)}
-        metadata = done.close()
-        self._open = None
+        file = self._open_file
+        nans = {self._fields[index].field_id: count for index, count in zip(self._float_columns, file.nans, strict=True)}
+        metadata = file.close()
+        self._open_file = None
         self.files.append(
-            describe_data_file(self._target, done.path, done.size, metadata, self._fields, nans, self._sort_order_id)
+            describe_data_file(self._target, file.path, file.size, metadata, self._fields, nans, self._sort_order_id)
         )
 
-    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         missing = [field.name for field in self._schema if field.name not in batch.schema.names]
         unknown = [name for name in batch.schema.names if name not in self._schema.names]
         if missing or unknown:
@@ -233,14 +239,18 @@ class DataFileWriter:
                 hint=f"The table has: {', '.join(self._schema.names)}.",
             )
         try:
-            arrays = [_storable(batch.column(field.name), field) for field in self._schema]
+            arrays = [_cast_column(batch.column(field.name), field) for field in self._schema]
             fields = [field.with_type(array.type) for field, array in zip(self._schema, arrays, strict=True)]
             return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         except (pa.ArrowException, ValueError) as cause:
-            raise UsageError(f"values do not fit the table's types: {cause}", hint=f"They are:\n{self._schema}") from cause
+            raise UsageError(
+                f"values do not fit the table's types: {cause}", hint=f"The types are:\n{self._schema}"
+            ) from cause
 
 
 class _OpenDataFile:
+    """The file that is being written."""
+
     def __init__(
         self,
         target: FileTarget,
@@ -265,11 +275,11 @@ class _OpenDataFile:
 
 
 def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
-    """The schema of one file: columns are dictionary-encoded in memory if all of its first rows are."""
+    """The schema of one file: columns are dictionary-encoded in memory if they are in all first batches."""
     return pa.schema(
         [
             field.with_type(batches[0].column(index).type)
-            if all(is_encoded(batch.column(index).type, field.type) for batch in batches)
+            if all(is_dictionary_of(batch.column(index).type, field.type) for batch in batches)
             else field
             for index, field in enumerate(schema)
         ]
@@ -277,38 +287,38 @@ def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
 
 
 def choose_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
-    """Paths of the columns to encode with a dictionary: not those in which hardly a value comes twice. A dictionary of them
-    would cost more time than all the rest, and no less space."""
-    sample = rows.slice(0, _SAMPLED_ROWS)
+    """Paths of the columns to dictionary-encode: not those with mostly distinct values, whose dictionary would cost more
+    time than all the rest and save no space."""
+    sample = rows.slice(0, _SAMPLE_ROWS)
     distinct = {
         field.name
         for field, column in zip(sample.schema, sample.columns, strict=True)
         if not pa.types.is_nested(field.type)
         and not pa.types.is_dictionary(field.type)
         and not isinstance(field.type, pa.BaseExtensionType)
-        and pc.count_distinct(column, mode="only_valid").as_py() > _MOST_DISTINCT * max(len(column), 1)
+        and pc.count_distinct(column, mode="only_valid").as_py() > _MAX_DISTINCT_RATIO * max(len(column), 1)
     }
     return [path for path in leaf_paths(schema) if path not in distinct]
 
 
 def leaf_paths(schema: pa.Schema) -> list[str]:
-    """The Parquet paths of all columns, as Arrow names them."""
+    """The Parquet paths of all leaf columns, as Arrow names them."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_batches([], schema), sink)  # `empty_table` fails for UUIDs within structs
     parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     return [parquet.column(index).path for index in range(len(parquet))]
 
 
-def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """One table for one row group, in the types that the file was begun with."""
+def _concat_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """One table for one row group, in the schema of the file."""
     columns = [
-        pa.chunked_array([_recoded(batch.column(index), field.type) for batch in batches], field.type)
+        pa.chunked_array([_cast_encoding(batch.column(index), field.type) for batch in batches], field.type)
         for index, field in enumerate(schema)
     ]
     return pa.Table.from_arrays(columns, schema=schema).unify_dictionaries()
 
 
-def _recoded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_encoding(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if array.type.equals(wanted):
         return array
     return array.dictionary_encode() if pa.types.is_dictionary(wanted) else array.cast(wanted)
@@ -323,7 +333,7 @@ def describe_data_file(
     nans: Mapping[int, int],
     sort_order_id: int | None = None,
 ) -> NewFile:
-    """A finished Parquet file as a manifest will tell of it."""
+    """Describe a finished Parquet file for its manifest entry."""
     metrics, offsets = parquet_metrics(metadata, fields, target.metadata.properties, nans)
     return NewFile(
         content=DATA,
@@ -340,7 +350,7 @@ def describe_data_file(
 
 
 def file_schema(fields: Sequence[NestedField]) -> pa.Schema:
-    """The Arrow schema to write with: field ids in the metadata, UUIDs marked as such."""
+    """The Arrow schema of data files: with field ids in the metadata, and UUIDs as extension type."""
     return pa.schema([_file_field(field) for field in fields])
 
 
@@ -363,11 +373,11 @@ def _file_type(type_: Any) -> pa.DataType:
     return arrow_type(type_)
 
 
-def _storable(array: pa.Array, field: pa.Field) -> pa.Array:
+def _cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and array.null_count:
         msg = f"column {field.name!r} is required and has nulls"
         raise ValueError(msg)
-    if array.type.equals(field.type) or is_encoded(array.type, field.type):
+    if array.type.equals(field.type) or is_dictionary_of(array.type, field.type):
         return array
     if isinstance(field.type, pa.ExtensionType):
         return pa.ExtensionArray.from_storage(field.type, array.cast(field.type.storage_type))

@@ -1,4 +1,4 @@
-"""A Parquet footer, read as far as moving row groups needs it: sizes, schema, and where it tells places in the file."""
+"""Parsing Parquet footers as far as moving row groups needs: sizes, schema, and all offsets in the file."""
 
 from __future__ import annotations
 
@@ -23,62 +23,63 @@ from pyarctic.iceberg.write.parquet.thrift import (
     skip,
 )
 
-CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-"""By their number in the format."""
-
-_NEVER_KEPT = frozenset(
+_DROPPED_KEYS = frozenset(
     {b"ARROW:schema", b"org.apache.spark.sql.parquet.row.metadata", b"pandas", b"parquet.avro.schema", b"avro.schema"}
 )
-"""Schemas in a writer's own words. Readers of its kind believe them rather than the file's schema; the table has its own."""
+"""Schemas in formats of certain writers. Their readers would prefer them to the schema of the file."""
 
-_NAME = re.compile(rb"(parquet-mr|parquet-cpp)(?![-\w])(?: version (\d+)\.(\d+))?")
-_FIRST_SOUND = {b"parquet-mr": (1, 8), b"parquet-cpp": (2, 0)}
-"""Readers know older ones by name and work around what they did wrong: sizes without the dictionary's header (PARQUET-816),
-deltas across pages (PARQUET-246), bounds of text (PARQUET-251), compressed pages said to be plain (ARROW-10353). Under
-another writer's name their pages would be misread. parquet-cpp is called parquet-cpp-arrow since."""
+_WRITER_NAME = re.compile(rb"(parquet-mr|parquet-cpp)(?![-\w])(?: version (\d+)\.(\d+))?")
+_FIRST_CORRECT_VERSION = {b"parquet-mr": (1, 8), b"parquet-cpp": (2, 0)}
+"""Readers recognize older versions by name and work around their bugs: sizes without the dictionary's header (PARQUET-816),
+deltas across pages (PARQUET-246), bounds of strings (PARQUET-251), compressed pages marked as uncompressed (ARROW-10353).
+With another writer's name in the footer their pages would be misread. parquet-cpp has since become parquet-cpp-arrow."""
 
-_FIRST_BYTE = 4
-"""Behind the magic."""
+_FIRST_PAGE_OFFSET = 4
+"""After the magic bytes."""
 
 
 class NotCopyable(ValueError):
-    """Row groups of this file cannot be copied as they are: decode and encode them instead."""
+    """Row groups of this file cannot be copied as is: decode and encode them instead."""
 
 
 class Chunk(NamedTuple):
-    """One column of a row group: where its pages lie, and what is said of them."""
+    """A column chunk: one column of a row group."""
 
     start: int
     end: int
     file_offset: int
     metadata: tuple[bytes, ...]
-    """Cut where it tells an offset,"""
+    """The encoded ColumnMetaData, split where it contains an offset."""
     offsets: tuple[int, ...]
-    """and what it tells there. That of a bloom filter is the last one."""
+    """The offsets between the parts of `metadata`. That of a bloom filter is the last one."""
     bloom: tuple[int, int | None] | None
-    """Where it begins, and its size if that is told."""
+    """Offset of the bloom filter, and its size if the footer has it."""
     column_index: tuple[int, int] | None
     offset_index: tuple[int, int] | None
 
-    def moved(self, start: int, bloom_start: int) -> bytes:
-        """The ColumnChunk for pages that begin at `start`, up to the places of its indexes, which are not known yet."""
-        move = start - self.start
-        places = [place + move if place > 0 else place for place in self.offsets]
+    def encode_moved(self, start: int, bloom_start: int) -> bytes:
+        """The encoded ColumnChunk for pages that begin at `start`, up to the offsets of its indexes, which follow later."""
+        distance = start - self.start
+        offsets = [offset + distance if offset > 0 else offset for offset in self.offsets]
         if self.bloom:
-            places[-1] = bloom_start
-        pieces = [self.metadata[0]]
-        for place, piece in zip(places, self.metadata[1:], strict=True):
-            pieces += [encode_number(place), piece]
-        # Some writers put a copy of the metadata behind the chunk and point there; it is not copied.
-        file_offset = self.file_offset + move if self.start <= self.file_offset < self.end else 0
-        return encode_fields([(2, I64, encode_number(file_offset)), (3, STRUCT, b"".join(pieces))])
+            offsets[-1] = bloom_start
+        parts = [self.metadata[0]]
+        for offset, part in zip(offsets, self.metadata[1:], strict=True):
+            parts += [encode_number(offset), part]
+        # Some writers put a copy of the metadata after the chunk and point there; it is not copied.
+        file_offset = self.file_offset + distance if self.start <= self.file_offset < self.end else 0
+        return encode_fields(
+            [(_CHUNK_FILE_OFFSET, I64, encode_number(file_offset)), (_CHUNK_METADATA, STRUCT, b"".join(parts))]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
+    """A row group of a file."""
+
     rows: int
     compressed_bytes: int
-    """What copying it costs: the bytes of its pages."""
+    """The size of its pages, which copying reads and writes."""
     uncompressed_bytes: int
     sorting: tuple[int, bytes] | None
     chunks: tuple[Chunk, ...]
@@ -86,32 +87,33 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class ParquetSchema:
-    """The columns of a file. Equal ones fit together: they differ in the name of the root at most, which nobody uses."""
+    """The schema of a file. Row groups of equal schemas may be in one file; the name of the root, which is unused, may
+    differ."""
 
     root: tuple[tuple[int, int, bytes], ...] = field(compare=False, repr=False)
     columns: int
-    """Of the top level."""
+    """The number of top-level columns."""
     elements: int
-    """Encoded, without the root."""
+    """The number of schema elements without the root."""
     encoded_elements: bytes = field(repr=False)
     leaves: int
     encoded_orders: bytes | None = field(repr=False)
-    """How each leaf's values are compared in statistics; None if nothing is said of it."""
+    """The ColumnOrder of each leaf, which tells how its statistics compare; None if the footer has none."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the top level."""
+        """The names of the top-level columns."""
         return tuple(name for name, _ in self.fields)
 
     @property
     def fields(self) -> tuple[tuple[str, int | None], ...]:
-        """Names and field ids of the top level."""
-        return _top_level(self.columns, self.encoded_elements)
+        """Names and field ids of the top-level columns."""
+        return _top_level_fields(self.columns, self.encoded_elements)
 
     def beside(self, other: ParquetSchema) -> ParquetSchema:
-        """These columns, and the other's behind them."""
-        if twice := set(self.names) & set(other.names):
-            raise NotCopyable(f"column {min(twice)!r} is there already")
+        """These columns followed by those of the other schema."""
+        if duplicates := set(self.names) & set(other.names):
+            raise NotCopyable(f"column {min(duplicates)!r} is there already")
         orders = (self.encoded_orders, other.encoded_orders)
         return ParquetSchema(
             root=self.root,
@@ -123,10 +125,10 @@ class ParquetSchema:
         )
 
     def without_last(self) -> ParquetSchema:
-        """These columns but for the last one, which must not be nested."""
-        *_, last = _starts(self.encoded_elements, self.elements)
-        if _children(self.encoded_elements, read_struct(self.encoded_elements, last)[0]) or self.columns < 2:
-            raise NotCopyable("its last column cannot be left out")
+        """The schema without its last column, which must not be nested."""
+        *_, last = _struct_offsets(self.encoded_elements, self.elements)
+        if _child_count(self.encoded_elements, read_struct(self.encoded_elements, last)[0]) or self.columns < 2:
+            raise NotCopyable("its last column cannot be dropped")
         orders = self.encoded_orders
         return replace(
             self,
@@ -134,26 +136,28 @@ class ParquetSchema:
             elements=self.elements - 1,
             encoded_elements=self.encoded_elements[:last],
             leaves=max(self.leaves - 1, 0),
-            encoded_orders=None if orders is None else orders[: _starts(orders, self.leaves)[-1]],
+            encoded_orders=None if orders is None else orders[: _struct_offsets(orders, self.leaves)[-1]],
         )
 
-    def encoded(self) -> bytes:
-        others = [part for part in self.root if part[0] != _NUM_CHILDREN]
-        root = sorted([*others, (_NUM_CHILDREN, I32, encode_number(self.columns))])
+    def encode(self) -> bytes:
+        """The encoded list of schema elements."""
+        others = [part for part in self.root if part[0] != _ELEMENT_CHILD_COUNT]
+        root = sorted([*others, (_ELEMENT_CHILD_COUNT, I32, encode_number(self.columns))])
         return encode_list([encode_fields(root), b"\0", self.encoded_elements], self.elements + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
+    """The footer of a file."""
+
     version: int
     schema: ParquetSchema
     groups: tuple[RowGroup, ...]
     key_values: tuple[bytes, ...]
-    """Encoded, those that may be kept."""
-    codecs: frozenset[str]
+    """The encoded key-value metadata that may be kept."""
 
     def without_last(self) -> Footer:
-        """The file as if it did not have its last column."""
+        """The footer without the last column."""
         groups = [
             replace(
                 group,
@@ -163,38 +167,42 @@ class Footer:
             )
             for group in self.groups
         ]
-        kept = tuple(pair for pair in self.key_values if key_of(pair) != ICEBERG_SCHEMA)
+        kept = tuple(pair for pair in self.key_values if key_of(pair) != ICEBERG_SCHEMA_KEY)
         return replace(self, schema=self.schema.without_last(), groups=tuple(groups), key_values=kept)
 
 
-ICEBERG_SCHEMA = b"iceberg.schema"
-"""Tells all columns, and is wrong when some come or go."""
-_NAME_OF_ELEMENT, _NUM_CHILDREN, _FIELD_ID = 4, 5, 9
+ICEBERG_SCHEMA_KEY = b"iceberg.schema"
+"""Key of the writer's schema as JSON, which is wrong once columns are added or dropped."""
+# Field ids of the Thrift structs SchemaElement, ColumnChunk and ColumnMetaData.
+_ELEMENT_NAME, _ELEMENT_CHILD_COUNT, _ELEMENT_FIELD_ID = 4, 5, 9
+_CHUNK_FILE_PATH, _CHUNK_FILE_OFFSET, _CHUNK_METADATA, _CHUNK_OFFSET_INDEX, _CHUNK_COLUMN_INDEX = 1, 2, 3, 4, 6
+_CODEC, _TOTAL_COMPRESSED_SIZE, _BLOOM_OFFSET, _BLOOM_LENGTH = 4, 7, 14, 15
+_DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 9, 10, 11
+_PAGE_OFFSETS = (_DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET)
 
 
 def parse_footer(data: bytes, data_end: int) -> Footer:
-    """`data_end`: all pages lie before it. Nonsense raises what `thriftspans` raises, or KeyError."""
-    codecs: set[int] = set()
+    """Parse a footer. `data_end`: the end of the pages. Invalid data raises what `thrift` raises, or KeyError."""
 
-    def chunk(data: bytes, position: int) -> tuple[Chunk, int]:
-        return _chunk(data, position, data_end, codecs)
+    def parse_chunk(data: bytes, position: int) -> tuple[Chunk, int]:
+        return _parse_chunk(data, position, data_end)
 
-    def group(data: bytes, position: int) -> tuple[RowGroup, int]:
-        fields, end = read_struct(data, position, {1: lambda data, position: read_list(data, position, chunk)})
-        return _row_group(data, fields), end
+    def parse_group(data: bytes, position: int) -> tuple[RowGroup, int]:
+        fields, end = read_struct(data, position, {1: lambda data, position: read_list(data, position, parse_chunk)})
+        return _to_row_group(data, fields), end
 
-    inner = {
-        2: _schema_elements,
-        4: lambda data, position: read_list(data, position, group),
-        5: lambda data, position: read_list(data, position, _raw_struct),
-        7: _orders,
+    parsers = {
+        2: _parse_schema_elements,
+        4: lambda data, position: read_list(data, position, parse_group),
+        5: lambda data, position: read_list(data, position, _parse_raw_struct),
+        7: _parse_column_orders,
     }
-    fields, _ = read_struct(data, 0, inner)
+    fields, _ = read_struct(data, 0, parsers)
     if not {1, 2, 3, 4} <= fields.keys():
-        raise ValueError("its footer says too little")
-    _refuse_unknown(fields, 7, "the file")  # 8 and 9 are about encryption
-    _refuse_unsound(binary(data, fields[6]) if 6 in fields else b"")
-    root, elements, encoded = fields[2]
+        raise ValueError("its footer lacks required fields")
+    _refuse_unknown_fields(fields, 7, "the file")  # 8 and 9 are about encryption
+    _refuse_incorrect_writers(binary(data, fields[6]) if 6 in fields else b"")
+    root, elements, encoded_elements = fields[2]
     leaves, orders = fields.get(7, (0, None))
     groups: list[RowGroup] = fields[4]
     if sum(group.rows for group in groups) != number(data, fields[3]):
@@ -205,26 +213,25 @@ def parse_footer(data: bytes, data_end: int) -> Footer:
         version=number(data, fields[1]),
         schema=ParquetSchema(
             root=tuple((key, kind, data[start:end]) for key, (kind, start, end) in root.items()),
-            columns=_children(data, root),
+            columns=_child_count(data, root),
             elements=elements,
-            encoded_elements=encoded,
+            encoded_elements=encoded_elements,
             leaves=leaves,
             encoded_orders=orders,
         ),
         groups=tuple(groups),
-        key_values=tuple(pair for pair in fields.get(5, ()) if key_of(pair) not in _NEVER_KEPT),
-        codecs=frozenset(CODECS[codec] if codec < len(CODECS) else str(codec) for codec in codecs),
+        key_values=tuple(pair for pair in fields.get(5, ()) if key_of(pair) not in _DROPPED_KEYS),
     )
 
 
 def key_of(pair: bytes) -> bytes:
-    """The key of an encoded key and value."""
+    """The key of an encoded key-value pair."""
     fields, _ = read_struct(pair, 0)
     return binary(pair, fields[1])
 
 
-def _row_group(data: bytes, fields: dict[int, Any]) -> RowGroup:
-    _refuse_unknown(fields, 7, "a row group")
+def _to_row_group(data: bytes, fields: dict[int, Any]) -> RowGroup:
+    _refuse_unknown_fields(fields, 7, "a row group")
     chunks: list[Chunk] = fields[1]
     kind, start, end = fields.get(4, (0, 0, 0))
     return RowGroup(
@@ -236,84 +243,95 @@ def _row_group(data: bytes, fields: dict[int, Any]) -> RowGroup:
     )
 
 
-def _chunk(data: bytes, position: int, data_end: int, codecs: set[int]) -> tuple[Chunk, int]:
-    fields, end = read_struct(data, position, _CHUNK)
-    if 1 in fields:
+def _parse_chunk(data: bytes, position: int, data_end: int) -> tuple[Chunk, int]:
+    fields, end = read_struct(data, position, _CHUNK_PARSERS)
+    if _CHUNK_FILE_PATH in fields:
         raise NotCopyable("it keeps columns in other files")
-    _refuse_unknown(fields, 7, "a column")  # 8 and 9 are about encryption
-    if 3 not in fields:
+    _refuse_unknown_fields(fields, 7, "a column")  # 8 and 9 are for encryption
+    if _CHUNK_METADATA not in fields:
         raise NotCopyable("it keeps the metadata of columns outside of its footer")
-    metadata, metadata_start, metadata_end = fields[3]
-    _refuse_unknown(metadata, 17, "a column")
-    codecs.add(number(data, metadata[4]))
-    cuts = sorted([metadata[key] for key in _OFFSETS if key in metadata], key=_start)
-    offsets = [number(data, span) for span in cuts]
-    bloom = None
-    if 14 in metadata and (place := number(data, metadata[14])) > 0:
-        length = number(data, metadata[15]) if 15 in metadata else 0
-        if place + length > data_end or (cuts and metadata[14][1] < cuts[-1][1]):
-            raise ValueError("a bloom filter lies outside of the file, or its place is told too early")
-        cuts.append(metadata[14])
-        offsets.append(place)
-        bloom = (place, length if length > 0 else None)
-    places = [number(data, metadata[key]) for key in (9, 11) if key in metadata]
-    start = min((place for place in places if place >= _FIRST_BYTE), default=_FIRST_BYTE)
-    size = number(data, metadata[7])
-    if size < 0 or start + size > data_end or 9 not in metadata:
-        raise ValueError("a column lies outside of the file")
-    found = Chunk(
+    metadata, metadata_start, metadata_end = fields[_CHUNK_METADATA]
+    _refuse_unknown_fields(metadata, 17, "a column")
+    if _CODEC not in metadata:
+        raise ValueError("the metadata of a column lacks its codec")
+    spans = sorted([metadata[key] for key in _PAGE_OFFSETS if key in metadata], key=_span_start)
+    bloom = _bloom_filter(data, metadata, data_end)
+    if bloom is not None:
+        bloom_span = metadata[_BLOOM_OFFSET]
+        if spans and bloom_span[1] < spans[-1][1]:
+            raise ValueError("the offset of a bloom filter comes before that of its pages")
+        spans.append(bloom_span)
+    start, pages_end = _page_range(data, metadata, data_end)
+    chunk = Chunk(
         start=start,
-        end=start + size,
-        file_offset=number(data, fields[2]),
-        metadata=tuple(_pieces(data, metadata_start, cuts, metadata_end)),
-        offsets=tuple(offsets),
+        end=pages_end,
+        file_offset=number(data, fields[_CHUNK_FILE_OFFSET]),
+        metadata=tuple(_split_at(data, metadata_start, spans, metadata_end)),
+        offsets=tuple([number(data, span) for span in spans]),
         bloom=bloom,
-        column_index=_range(data, fields, 6, data_end),
-        offset_index=_range(data, fields, 4, data_end),
+        column_index=_index_range(data, fields, _CHUNK_COLUMN_INDEX, data_end),
+        offset_index=_index_range(data, fields, _CHUNK_OFFSET_INDEX, data_end),
     )
-    return found, end
+    return chunk, end
 
 
-_OFFSETS = (9, 10, 11)
-"""Of data pages, index pages and the dictionary."""
+def _bloom_filter(data: bytes, metadata: dict[int, Any], data_end: int) -> tuple[int, int | None] | None:
+    """The offset of the bloom filter, and its size if known."""
+    if _BLOOM_OFFSET not in metadata or (offset := number(data, metadata[_BLOOM_OFFSET])) <= 0:
+        return None
+    length = number(data, metadata[_BLOOM_LENGTH]) if _BLOOM_LENGTH in metadata else 0
+    if offset + length > data_end:
+        raise ValueError("a bloom filter lies outside of the file")
+    return offset, length if length > 0 else None
 
 
-def _metadata(data: bytes, position: int) -> tuple[tuple[dict[int, Any], int, int], int]:
+def _page_range(data: bytes, metadata: dict[int, Any], data_end: int) -> tuple[int, int]:
+    """Where the pages begin and end."""
+    offsets = [number(data, metadata[key]) for key in (_DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET) if key in metadata]
+    start = min((offset for offset in offsets if offset >= _FIRST_PAGE_OFFSET), default=_FIRST_PAGE_OFFSET)
+    size = number(data, metadata[_TOTAL_COMPRESSED_SIZE])
+    if size < 0 or start + size > data_end or _DATA_PAGE_OFFSET not in metadata:
+        raise ValueError("a column lies outside of the file")
+    return start, start + size
+
+
+def _parse_chunk_metadata(data: bytes, position: int) -> tuple[tuple[dict[int, Any], int, int], int]:
     fields, end = read_struct(data, position)
     return (fields, position, end), end
 
 
-_CHUNK = {3: _metadata}
+_CHUNK_PARSERS = {3: _parse_chunk_metadata}
 
 
-def _start(span: tuple[int, int, int]) -> int:
+def _span_start(span: tuple[int, int, int]) -> int:
     return span[1]
 
 
-def _pieces(data: bytes, start: int, cuts: list[tuple[int, int, int]], end: int) -> Iterator[bytes]:
-    for _, cut_start, cut_end in cuts:
-        yield data[start:cut_start]
-        start = cut_end
+def _split_at(data: bytes, start: int, spans: list[tuple[int, int, int]], end: int) -> Iterator[bytes]:
+    for _, span_start, span_end in spans:
+        yield data[start:span_start]
+        start = span_end
     yield data[start:end]
 
 
-def _range(data: bytes, fields: dict[int, Any], place: int, data_end: int) -> tuple[int, int] | None:
-    if place not in fields or place + 1 not in fields:
+def _index_range(data: bytes, fields: dict[int, Any], offset_id: int, data_end: int) -> tuple[int, int] | None:
+    """Where a page index begins and ends. The field after its offset is its length."""
+    if offset_id not in fields or offset_id + 1 not in fields:
         return None
-    start, length = number(data, fields[place]), number(data, fields[place + 1])
-    if start < _FIRST_BYTE or length <= 0:
+    start, length = number(data, fields[offset_id]), number(data, fields[offset_id + 1])
+    if start < _FIRST_PAGE_OFFSET or length <= 0:
         return None
     if start + length > data_end:
         raise ValueError("a page index lies outside of the file")
     return start, start + length
 
 
-def _raw_struct(data: bytes, position: int) -> tuple[bytes, int]:
+def _parse_raw_struct(data: bytes, position: int) -> tuple[bytes, int]:
     end = skip(data, position, STRUCT)
     return data[position:end], end
 
 
-def _schema_elements(data: bytes, position: int) -> tuple[tuple[dict[int, Any], int, bytes], int]:
+def _parse_schema_elements(data: bytes, position: int) -> tuple[tuple[dict[int, Any], int, bytes], int]:
     _, count, position = list_header(data, position)
     root, position = read_struct(data, position)
     start = position
@@ -322,7 +340,7 @@ def _schema_elements(data: bytes, position: int) -> tuple[tuple[dict[int, Any], 
     return (root, count - 1, data[start:position]), position
 
 
-def _orders(data: bytes, position: int) -> tuple[tuple[int, bytes], int]:
+def _parse_column_orders(data: bytes, position: int) -> tuple[tuple[int, bytes], int]:
     _, count, position = list_header(data, position)
     start = position
     for _ in range(count):
@@ -330,42 +348,42 @@ def _orders(data: bytes, position: int) -> tuple[tuple[int, bytes], int]:
     return (count, data[start:position]), position
 
 
-def _starts(data: bytes, count: int) -> list[int]:
-    """Where each of some structs begins, one behind the other."""
-    found, position = [], 0
+def _struct_offsets(data: bytes, count: int) -> list[int]:
+    """The offsets of `count` consecutive structs."""
+    offsets, position = [], 0
     for _ in range(count):
-        found.append(position)
+        offsets.append(position)
         position = skip(data, position, STRUCT)
-    return found
+    return offsets
 
 
 @lru_cache(maxsize=64)
-def _top_level(columns: int, elements: bytes) -> tuple[tuple[str, int | None], ...]:
-    found: list[tuple[str, int | None]] = []
+def _top_level_fields(columns: int, elements: bytes) -> tuple[tuple[str, int | None], ...]:
+    fields: list[tuple[str, int | None]] = []
     position = 0
     for _ in range(columns):
-        top, position = read_struct(elements, position)
-        field_id = number(elements, top[_FIELD_ID]) if _FIELD_ID in top else None
-        found.append((binary(elements, top[_NAME_OF_ELEMENT]).decode(), field_id))
-        inside = _children(elements, top)
-        while inside:  # they follow in depth-first order
+        column, position = read_struct(elements, position)
+        field_id = number(elements, column[_ELEMENT_FIELD_ID]) if _ELEMENT_FIELD_ID in column else None
+        fields.append((binary(elements, column[_ELEMENT_NAME]).decode(), field_id))
+        remaining = _child_count(elements, column)
+        while remaining:  # they follow in depth-first order
             element, position = read_struct(elements, position)
-            inside += _children(elements, element) - 1
-    return tuple(found)
+            remaining += _child_count(elements, element) - 1
+    return tuple(fields)
 
 
-def _children(data: bytes, element: dict[int, Any]) -> int:
-    return number(data, element[_NUM_CHILDREN]) if _NUM_CHILDREN in element else 0
+def _child_count(data: bytes, element: dict[int, Any]) -> int:
+    return number(data, element[_ELEMENT_CHILD_COUNT]) if _ELEMENT_CHILD_COUNT in element else 0
 
 
-def _refuse_unknown(fields: dict[int, Any], last: int, what: str) -> None:
-    # What we do not know may be a place in the file.
+def _refuse_unknown_fields(fields: dict[int, Any], last: int, what: str) -> None:
+    # An unknown field may be an offset in the file, which would have to be moved.
     if fields and max(fields) > last:
         raise NotCopyable(f"it is encrypted, or {what} has metadata unknown to PyArctic (field {max(fields)})")
 
 
-def _refuse_unsound(created_by: bytes) -> None:
-    name = _NAME.match(created_by)
-    if not created_by or (name and (name[2] is None or (int(name[2]), int(name[3])) < _FIRST_SOUND[name[1]])):
-        writer = created_by.decode(errors="replace") or "a writer without a name"
+def _refuse_incorrect_writers(created_by: bytes) -> None:
+    name = _WRITER_NAME.match(created_by)
+    if not created_by or (name and (name[2] is None or (int(name[2]), int(name[3])) < _FIRST_CORRECT_VERSION[name[1]])):
+        writer = created_by.decode(errors="replace") or "an unnamed writer"
         raise NotCopyable(f"it was written by {writer}, whose files readers treat by its name")

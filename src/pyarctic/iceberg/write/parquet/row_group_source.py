@@ -1,4 +1,4 @@
-"""Parquet files as sources of row groups: the footer parsed, the bytes read as copying needs them."""
+"""Parquet files as sources of row groups: footer and pages, read as copying needs them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pyarctic.iceberg.write.parquet.thrift import number, read_struct
 
 MAGIC, _ENCRYPTED_MAGIC = b"PAR1", b"PARE"
 _TAIL_BYTES = 64 << 10
-"""Read at once in the hope that footer and indexes are in it."""
+"""Read with one request, because it mostly contains the footer and the indexes."""
 
 _COPY_BYTES = 8 << 20
-"""Copied at a time. Every piece is a request to a remote store."""
+"""Copied at a time. Every part is a request to remote storage."""
 
-_GAP_BYTES = 64 << 10
-"""Bytes nobody wants are read when they are so few: that is quicker than another request."""
+_MAX_GAP_BYTES = 64 << 10
+"""Unneeded bytes between two ranges are read up to this size, which is faster than another request."""
 
 _BLOOM_HEADER_BYTES = 32
-"""At least as many as there are; a footer, which follows somewhere, has more."""
+"""An upper limit of the header's size. Reading beyond it is safe, because the footer follows and is larger."""
 
 Range = tuple[int, int]
-"""The first byte, and the one behind the last."""
+"""The first byte, and the position after the last."""
 
 
 class Readable(Protocol):
@@ -42,20 +42,19 @@ class Readable(Protocol):
 
 
 class RowGroupSource:
-    """A Parquet file whose row groups can be copied. The stream must stay open as long as they are; closing it is up to
-    whoever opened it."""
+    """A Parquet file whose row groups can be copied. The stream must stay open meanwhile; the caller closes it."""
 
     def __init__(self, path: str, size: int, tail: memoryview, stream: Readable | None) -> None:
         self.path = path
         self._stream = stream
         self._tail = tail
         self._tail_start = size - len(tail)
-        with nonsense_told(path):
-            self._footer = self._parsed(size)
+        with translate_invalid_footer(path):
+            self._footer = self._parse_footer(size)
 
     @classmethod
     def open(cls, stream: Readable, path: str) -> Self:
-        """Reads the footer only. Raises NotCopyable for what cannot be copied, and Damaged."""
+        """Open a file and read its footer. Raises NotCopyable if it cannot be copied, or Damaged."""
         with translate_damage(path):
             stream.seek(0, os.SEEK_END)
             size = stream.tell()
@@ -64,6 +63,7 @@ class RowGroupSource:
 
     @classmethod
     def of_bytes(cls, data: bytes | pa.Buffer, path: str = "a file in memory") -> Self:
+        """A file in memory."""
         return cls(path, len(data), memoryview(data).cast("B"), None)
 
     @property
@@ -78,50 +78,39 @@ class RowGroupSource:
     def footer(self) -> Footer:
         return self._footer
 
-    @property
-    def rows(self) -> int:
-        return sum(group.rows for group in self.groups)
-
-    @property
-    def codecs(self) -> frozenset[str]:
-        return self._footer.codecs
-
     def without_last(self, field_id: int) -> Self:
-        """The same file, its last column left out if it has this id."""
+        """The same file without its last column, if that has this id."""
         if not self.schema.fields or self.schema.fields[-1][1] != field_id:
             return self
-        less = copy(self)
-        with nonsense_told(self.path):
-            less._footer = self._footer.without_last()
-        return less
+        source = copy(self)
+        with translate_invalid_footer(self.path):
+            source._footer = self._footer.without_last()
+        return source
 
-    def fits(self, other: RowGroupSource) -> bool:
-        """Can row groups of both stand in one file?"""
-        return self.schema == other.schema
-
-    def pieces(self, ranges: Iterable[Range]) -> Iterator[bytes]:
-        """The bytes of these ranges in this order, some megabytes at a time."""
-        for run in _runs(_joined(ranges)):
-            position, end = run[0][0], run[-1][1]
+    def stream_ranges(self, ranges: Iterable[Range]) -> Iterator[bytes]:
+        """The bytes of the ranges in this order, some megabytes at a time."""
+        for group in _group_close_ranges(_merge_adjacent(ranges)):
+            position, end = group[0][0], group[-1][1]
             while position < end:
-                piece = self.read(position, min(end - position, _COPY_BYTES))
-                if len(run) == 1:
-                    yield piece
+                data = self.read(position, min(end - position, _COPY_BYTES))
+                if len(group) == 1:
+                    yield data
                 else:
-                    overlaps = (piece[max(start - position, 0) : max(stop - position, 0)] for start, stop in run)
+                    overlaps = (data[max(start - position, 0) : max(stop - position, 0)] for start, stop in group)
                     yield from filter(None, overlaps)
-                position += len(piece)
+                position += len(data)
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
-        """What small ranges hold, each."""
-        found: dict[Range, bytes] = {}
-        for run in _runs(sorted(ranges)):
-            start, end = run[0][0], run[-1][1]
+        """The bytes of each of some small ranges."""
+        bytes_of: dict[Range, bytes] = {}
+        for group in _group_close_ranges(sorted(ranges)):
+            start, end = group[0][0], group[-1][1]
             data = self.read(start, end - start)
-            found.update({part: data[part[0] - start : part[1] - start] for part in run})
-        return [found[part] for part in ranges]
+            bytes_of.update({part: data[part[0] - start : part[1] - start] for part in group})
+        return [bytes_of[part] for part in ranges]
 
     def read(self, start: int, length: int) -> bytes:
+        """`length` bytes of the file."""
         with translate_damage(self.path):
             if start < self._tail_start and self._stream is not None:
                 return _read(self._stream, start, length)
@@ -132,24 +121,24 @@ class RowGroupSource:
             return data
 
     def bloom_range(self, chunk: Chunk) -> Range | None:
-        """Where the chunk's bloom filter lies, with its header."""
+        """The range of the chunk's bloom filter with its header."""
         if chunk.bloom is None:
             return None
         start, length = chunk.bloom
         if length is None:
-            # Writers did not tell it before version 2.10 of the format.
-            with nonsense_told(self.path):
+            # Its length is in the footer only since version 2.10 of the format.
+            with translate_invalid_footer(self.path):
                 data = self.read(start, _BLOOM_HEADER_BYTES)
                 header, header_size = read_struct(data, 0)
                 length = header_size + number(data, header[1])
         return start, start + length
 
-    def _parsed(self, size: int) -> Footer:
+    def _parse_footer(self, size: int) -> Footer:
         magic = bytes(self._tail[-4:])
         if magic == _ENCRYPTED_MAGIC:
             raise NotCopyable("its footer is encrypted")
         if magic != MAGIC or size < 12:
-            raise ValueError("it does not end as Parquet files do")
+            raise ValueError("it does not end like a Parquet file")
         (length,) = struct.unpack("<I", self._tail[-8:-4])
         start = size - 8 - length
         if start < len(MAGIC):
@@ -157,8 +146,8 @@ class RowGroupSource:
         return parse_footer(self.read(start, length), start)
 
 
-def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Neighbours as one."""
+def _merge_adjacent(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Adjacent ranges merged into one."""
     start = end = 0
     for next_start, next_end in ranges:
         if next_start != end:
@@ -170,16 +159,16 @@ def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
         yield start, end
 
 
-def _runs(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges to be read at once: each begins where the one before it ends, or a little behind."""
-    run: list[Range] = []
-    for place in ranges:
-        if run and not 0 <= place[0] - run[-1][1] <= _GAP_BYTES:
-            yield run
-            run = []
-        run.append(place)
-    if run:
-        yield run
+def _group_close_ranges(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Groups of ranges to be read at once: each starts where the previous one ends, or shortly after."""
+    group: list[Range] = []
+    for range_ in ranges:
+        if group and not 0 <= range_[0] - group[-1][1] <= _MAX_GAP_BYTES:
+            yield group
+            group = []
+        group.append(range_)
+    if group:
+        yield group
 
 
 def _read(stream: Readable, start: int, length: int) -> bytes:
@@ -187,18 +176,19 @@ def _read(stream: Readable, start: int, length: int) -> bytes:
     data = stream.read(length)
     if len(data) == length:
         return data
-    pieces = [data]
+    parts = [data]
     missing = length - len(data)
-    while missing and pieces[-1]:  # a stream may give less than there is
-        pieces.append(stream.read(missing))
-        missing -= len(pieces[-1])
+    while missing and parts[-1]:  # a stream may return less than requested
+        parts.append(stream.read(missing))
+        missing -= len(parts[-1])
     if missing:
         raise EOFError(f"it ends {missing} bytes too early")
-    return b"".join(pieces)
+    return b"".join(parts)
 
 
 @contextmanager
-def nonsense_told(path: str) -> Iterator[None]:
+def translate_invalid_footer(path: str) -> Iterator[None]:
+    """Raise errors of parsing a footer or index as Damaged, and name the file in NotCopyable."""
     try:
         yield
     except NotCopyable as refusal:
@@ -206,6 +196,6 @@ def nonsense_told(path: str) -> Iterator[None]:
     except (ValueError, IndexError, KeyError, TypeError, RecursionError) as cause:
         raise Damaged(
             f"file cannot be read: {path} ({str(cause) or type(cause).__name__})",
-            hint="The file was cut off, overwritten or is of another format than the manifest says.",
+            hint="The file was cut off or overwritten, or is not in the format that the manifest says.",
             file=path,
         ) from cause
