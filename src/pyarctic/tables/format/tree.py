@@ -12,8 +12,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from pyarctic.errors import UsageError
+from pyarctic.iceberg.delete import PARTITION_KEY
 
 Hashes = npt.NDArray[np.int32]
 
@@ -93,18 +95,28 @@ def node_ids(hashes: Hashes, mask: int) -> npt.NDArray[np.int64]:
     return (hashes & np.int32(mask)).astype(np.int64) + (mask + 1)
 
 
-def disjoint_roots(ids: list[int]) -> list[Node]:
-    """The nodes of these that lie below no other of them: what lies below two different ones has no key in common."""
-    found: dict[int, Node] = {}
-    masks = sorted({Node.of_id(node_id).mask for node_id in ids})
-    for node in sorted({Node.of_id(node_id) for node_id in ids}):
-        above = (Node(mask, node.index & mask).id for mask in masks if mask < node.mask)
-        if not any(upper in found for upper in above):
-            found[node.id] = node
-    return list(found.values())
+def node_masks(nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The masks of nodes, given by their ids."""
+    masks = nodes >> 1
+    for shift in (1, 2, 4, 8, 16, 32):  # set all bits below the highest one
+        masks |= masks >> shift
+    return masks
 
 
-def root_above(roots: list[Node], node_id: int) -> Node:
-    """The one of disjoint roots that a node lies below."""
-    node = Node.of_id(node_id)
-    return next(root for root in roots if node.is_within(root))
+def assign_roots(files: pl.DataFrame, node_column: str = "node_id") -> pl.DataFrame:
+    """Add `root`: the topmost node with files that is the node of a file or lies above it, within the file's partition.
+
+    Files of one partition with different roots have no key in common."""
+    nodes = files[node_column].to_numpy()
+    masks = node_masks(nodes)
+    indexes = nodes - masks - 1
+    with_files = files.select(*PARTITION_KEY, pl.col(node_column).alias("root")).unique().with_columns(exists=True)
+    partitions = files.select(PARTITION_KEY)
+    roots = np.zeros(len(nodes), np.int64)  # 0: not found yet
+    for mask in np.unique(masks):
+        ancestors = np.where(masks >= mask, (indexes & mask) + mask + 1, 0)
+        exists = partitions.with_columns(pl.Series("root", ancestors)).join(
+            with_files, on=[*PARTITION_KEY, "root"], how="left", maintain_order="left"
+        )["exists"]
+        roots = np.where((roots == 0) & exists.fill_null(value=False).to_numpy(), ancestors, roots)
+    return files.with_columns(pl.Series("root", roots, pl.Int64))
