@@ -27,8 +27,9 @@ from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.table import Table
 from pyarctic.tables.write.arrow_rows import fit_to_schema
-from pyarctic.tables.write.base_writer import BaseWriter, OverwriteScope
+from pyarctic.tables.write.base_writer import BaseWriter
 from pyarctic.tables.write.fanout import Fanout
+from pyarctic.tables.write.overwrite_scope import OverwriteScope
 from pyarctic.tables.write.prepared import BaseWrite, CommitNote
 from tests.models.key_versions import (
     KEYS,
@@ -424,7 +425,7 @@ class KeyedModel:
         batch = pa.RecordBatch.from_pylist([self._named(row) for row in rows], schema=self.arrow_schema())
         batch = fit_to_schema(batch, store.schema)
         with fanout(store.view, mask=self.random.choice([0, 1, 3, 7]), transaction_id=transaction) as out:
-            out.write(batch, out.places(batch), {kind: None})
+            out.write(batch, out.locate(batch), {kind: None})
         return out.files
 
     def begin(self) -> None:
@@ -452,8 +453,8 @@ class KeyedModel:
         files = BaseWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
         try:
             write = BaseWrite(handle, scope)
-            write._begun.append(transaction)
-            change = write._replacing(tuple(files), CommitNote())
+            write._transactions.append(transaction)
+            change = write._plan(tuple(files), CommitNote())
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             remove_quietly(handle.view.io, [file.path for file in files])
@@ -491,7 +492,7 @@ class KeyedModel:
             for number, (row, kept) in enumerate(rows, start=1):
                 batch = pa.RecordBatch.from_pylist([self._named(row)], schema=self.arrow_schema())
                 batch = fit_to_schema(batch, store.schema)
-                out.write(batch, out.places(batch), {"I" if kept else "ED": pa.array([number])})
+                out.write(batch, out.locate(batch), {"I" if kept else "ED": pa.array([number])})
         return out.files
 
     # Questions

@@ -73,7 +73,7 @@ def commit(
     store = table.change_store
     with Fanout(store.view, mask=mask, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
         (batch,) = data.to_batches()
-        out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
+        out.write(batch, out.locate(batch), {kind: pa.array(range(first, first + batch.num_rows))})
     store.commit(Change(start=store.view.snapshot_id, add=tuple(out.files)))
 
 

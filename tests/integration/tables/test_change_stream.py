@@ -406,7 +406,7 @@ def test_base_rows_come_after_the_changes_that_they_hide(table: KeyedTable) -> N
     view = table.refresh().change_store.view
     with Fanout(view, mask=0, transaction_id=begun, extra_fields=(FILE_OFFSET,)) as out:
         late = fit_to_schema(rows("x", _1="late").to_batches()[0], view.metadata.schema())
-        out.write(late, out.places(late), {"I": pa.array([1])})
+        out.write(late, out.locate(late), {"I": pa.array([1])})
     table.change_store.commit(Change(start=view.snapshot_id, add=tuple(out.files)))
     table.refresh()
     [merged] = table.scan().to_arrow().to_pylist()

@@ -103,6 +103,7 @@ def check_groups(groups: list[KeyGroup], rows: list[Row], *, is_packed: bool) ->
             is_later = known[other]["kind"] != "B" or known[other]["transaction_id"] >= known[path]["transaction_id"]
             assert not (shares_keys(known[path], known[other]) and is_change and is_later), (path, other)
         assert paths(group.inserts) <= paths(group.changes)
+        assert group.changes.is_empty() or len({known[path]["partition"] for path in together}) == 1
         inserts = [row for row in map(known.__getitem__, paths(group.changes)) if row["kind"] == "I"]
         if not is_packed:
             first = min((row["transaction_id"] for row in inserts), default=None)

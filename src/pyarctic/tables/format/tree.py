@@ -1,7 +1,7 @@
 """The Arctic tree: a binary tree over the hash of the primary key.
 
-A node is the set of hashes whose low bits (`mask`) equal `index`. Its two children look at one bit more. So a node and its
-ancestors and descendants may hold the same key; all others never do.
+A node is the set of hashes whose low bits (`mask`) equal `index`. Its two children use one bit more. So a node may hold the
+same keys as its ancestors and descendants, and no key of any other node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Node:
         if self.mask < 0 or self.mask & (self.mask + 1) or not 0 <= self.index <= self.mask:
             raise UsageError(
                 f"no node of the tree: mask {self.mask}, index {self.index}",
-                hint="A mask is a power of two less one; the index is at most the mask.",
+                hint="A mask is a power of two minus one; the index is at most the mask.",
             )
 
     @classmethod
@@ -61,7 +61,7 @@ class Node:
         return type(self)(self.mask, self.index ^ half) if self.mask else None
 
     def is_within(self, other: Node) -> bool:
-        """Whether it is that node, or lies below it."""
+        """Whether it is that node or lies below it."""
         return self.mask >= other.mask and self.index & other.mask == other.index
 
     def is_disjoint(self, other: Node) -> bool:
@@ -69,29 +69,29 @@ class Node:
         return not self.is_within(other) and not other.is_within(self)
 
     def at(self, mask: int) -> Iterator[Self]:
-        """The nodes of a deeper level that lie below it; itself at its own."""
+        """The nodes below it at the level of `mask`; at its own level the node itself."""
         if mask < self.mask:
             raise UsageError(f"node {self.id} lies below the level of mask {mask}")
         return (type(self)(mask, index) for index in range(self.index, mask + 1, self.mask + 1))
 
     def holds(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which hashes belong to it."""
-        found: npt.NDArray[np.bool_] = (hashes & np.int32(self.mask)) == self.index
-        return found
+        """A mask of the hashes that belong to it."""
+        mask: npt.NDArray[np.bool_] = (hashes & np.int32(self.mask)) == self.index
+        return mask
 
 
 ROOT = Node(0, 0)
 
 
 def bucket_mask(buckets: int, name: str = "the number of buckets") -> int:
-    """The mask of the level with so many nodes."""
+    """The mask of the level with `buckets` nodes; `name` is for the error message."""
     if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
         raise UsageError(f"{name} is {buckets}", hint="It must be a power of two: 1, 2, 4, 8 …")
     return buckets - 1
 
 
 def node_ids(hashes: Hashes, mask: int) -> npt.NDArray[np.int64]:
-    """The ids of the nodes that the hashes belong to, at the level of `mask`."""
+    """The ids of the nodes of hashes, at the level of `mask`."""
     return (hashes & np.int32(mask)).astype(np.int64) + (mask + 1)
 
 

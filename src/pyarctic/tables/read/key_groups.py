@@ -29,7 +29,8 @@ _IS_READ = pl.col("wanted") & (_IS_BASE | _IS_INSERT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroup:
-    """Files that may share keys with each other, and with no other file."""
+    """Files that may share keys with each other, and with no other file. If there are changes, all files are of one
+    partition."""
 
     base: pl.DataFrame
     """Base files to read."""
@@ -96,14 +97,17 @@ class KeyGroups:
         return chosen, KeyGroups(rest, self._by)
 
     def pack(self, target_bytes: int) -> KeyGroups:
-        """Join neighbouring key groups as long as their files have at most `target_bytes` together. A joined group is a key
-        group, too. Groups with nothing to read are left out; those without changes are not joined with changed ones."""
+        """Join neighbouring key groups of a partition as long as their files have at most `target_bytes` together.
+
+        Keys are unique within a partition only, so groups of different partitions must not be joined: rows are compared by
+        their keys. Groups with nothing to read are left out; those without changes are not joined with changed ones."""
         sizes = (
             self._files.group_by(self._by, maintain_order=True)
             .agg(
                 bytes=pl.col("file_size_bytes").filter(_IS_READ | _IS_CHANGE).sum(),
                 is_read=_IS_READ.any(),
                 is_changed=_IS_CHANGE.any(),
+                partition=pl.struct(PARTITION_KEY).first(),
             )
             .filter("is_read")
         )
@@ -113,7 +117,7 @@ class KeyGroups:
         is_large = pl.col("bytes") >= half
         window = (pl.when(is_large).then(0).otherwise("bytes").cum_sum() - 1) // half
         large = pl.when(is_large).then(pl.int_range(pl.len()))
-        bins = sizes.select(self._by, bin=pl.struct("is_changed", large=large, window=window).rle_id())
+        bins = sizes.select(self._by, bin=pl.struct("partition", "is_changed", large=large, window=window).rle_id())
         return KeyGroups(self._files.join(bins, on=self._by, maintain_order="left"), by="bin")
 
 
