@@ -189,8 +189,8 @@ def _warn(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> No
         )
     if primary_key and any(isinstance(field.transform, YearTransform) for field in spec.fields):
         warnings.warn(
-            "connectors of the format for Flink, Spark and Trino misread which changes are merged in partitions by year, and "
-            "show merged changes twice. Partition by month or day if they read the table.",
+            "connectors of the format for Flink, Spark and Trino misread which changes are merged in partitions by year, "
+            "and show merged changes twice. Partition by month or day if they read the table.",
             TableAdvice,
             stacklevel=4,
         )

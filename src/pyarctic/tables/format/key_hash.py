@@ -37,8 +37,8 @@ from pyarctic.errors import Unsupported
 from pyarctic.iceberg.read import arrow_type
 from pyarctic.tables.format.tree import Hashes
 
-Words = npt.NDArray[np.uint32]
-Octets = npt.NDArray[np.uint8]
+UInt32Array = npt.NDArray[np.uint32]
+UInt8Array = npt.NDArray[np.uint8]
 
 _BASE = 31
 _INVERSE = pow(_BASE, -1, 1 << 32)
@@ -58,7 +58,7 @@ def check_key_type(field: NestedField) -> None:
 
 def key_hashes(columns: Sequence[pa.Array], types: Sequence[IcebergType]) -> Hashes:
     """The hashes of keys, from 0 to 2^31 - 1. `columns` are the key columns in the order of their declaration."""
-    total: Words | None = None
+    total: UInt32Array | None = None
     for column, type_ in zip(columns, types, strict=True):
         array = _to_array(column, arrow_type(type_))
         hashes = _HASHES[type(type_)](array)
@@ -87,15 +87,15 @@ def _fixed_values(array: pa.Array, type_: Any) -> npt.NDArray[Any]:
     return values[array.offset : array.offset + len(array)]
 
 
-def _hash_int(array: pa.Array) -> Words:
+def _hash_int(array: pa.Array) -> UInt32Array:
     return _fixed_values(array, np.uint32)
 
 
-def _hash_long(array: pa.Array) -> Words:
+def _hash_long(array: pa.Array) -> UInt32Array:
     return _fold(_fixed_values(array, np.uint64))
 
 
-def _fold(values: npt.NDArray[np.uint64]) -> Words:
+def _fold(values: npt.NDArray[np.uint64]) -> UInt32Array:
     """Combine the upper and lower half; block by block, because memory bandwidth is the limit."""
     folded = np.empty(len(values), np.uint32)
     for start in range(0, len(values), _BLOCK_UNITS):
@@ -104,23 +104,23 @@ def _fold(values: npt.NDArray[np.uint64]) -> Words:
     return folded
 
 
-def _hash_float(array: pa.Array) -> Words:
+def _hash_float(array: pa.Array) -> UInt32Array:
     values = _fixed_values(array, np.float32)
     return np.where(np.isnan(values), np.uint32(0x7FC00000), values.view(np.uint32))
 
 
-def _hash_double(array: pa.Array) -> Words:
+def _hash_double(array: pa.Array) -> UInt32Array:
     values = _fixed_values(array, np.float64)
     bits = np.where(np.isnan(values), np.uint64(0x7FF8000000000000), values.view(np.uint64))
     return _fold(bits)
 
 
-def _hash_boolean(array: pa.Array) -> Words:
+def _hash_boolean(array: pa.Array) -> UInt32Array:
     truth = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return np.where(truth, np.uint32(1231), np.uint32(1237))
 
 
-def _hash_decimal(array: pa.Array) -> Words:
+def _hash_decimal(array: pa.Array) -> UInt32Array:
     """Of the unscaled number: its 32-bit words from the most significant on, with the sign; and then the scale."""
     words = _fixed_values(array, np.dtype((np.void, 16))).view(np.uint32).reshape(-1, 4)
     negative = words[:, 3] >> np.uint32(31) == 1
@@ -137,48 +137,48 @@ def _hash_decimal(array: pa.Array) -> Words:
     return total * np.uint32(_BASE) + np.uint32(array.type.scale)
 
 
-def _hash_uuid(array: pa.Array) -> Words:
+def _hash_uuid(array: pa.Array) -> UInt32Array:
     words = _fixed_values(array, np.dtype((np.void, 16))).view(np.uint32).reshape(-1, 4)
-    mixed: Words = (words[:, 0] ^ words[:, 1] ^ words[:, 2] ^ words[:, 3]).byteswap()
+    mixed: UInt32Array = (words[:, 0] ^ words[:, 1] ^ words[:, 2] ^ words[:, 3]).byteswap()
     return mixed
 
 
-def _hash_string(array: pa.Array) -> Words:
-    octets, offsets = _value_bytes(array)
-    if not len(octets) or octets.max() < 0x80:
-        return _hash_polynomials(octets, offsets, descending=True)
+def _hash_string(array: pa.Array) -> UInt32Array:
+    bytes_, offsets = _value_bytes(array)
+    if not len(bytes_) or bytes_.max() < 0x80:
+        return _hash_polynomials(bytes_, offsets, descending=True)
     # A character has one UTF-16 unit, or two if it has four bytes in UTF-8.
-    units = (octets & 0xC0 != 0x80).astype(np.int64) + (octets >= 0xF0)
+    units = (bytes_ & 0xC0 != 0x80).astype(np.int64) + (bytes_ >= 0xF0)
     ends = np.concatenate([[0], np.cumsum(units)])[offsets]
-    text = octets.tobytes().decode("utf-8")
+    text = bytes_.tobytes().decode("utf-8")
     return _hash_polynomials(np.frombuffer(text.encode("utf-16-le"), np.uint16), ends, descending=True)
 
 
-def _hash_binary(array: pa.Array) -> Words:
+def _hash_binary(array: pa.Array) -> UInt32Array:
     """From the last byte to the first, starting with 1."""
-    octets, offsets = _value_bytes(array)
-    signed = octets.view(np.int8).astype(np.int32).view(np.uint32)
+    bytes_, offsets = _value_bytes(array)
+    signed = bytes_.view(np.int8).astype(np.int32).view(np.uint32)
     lengths = np.diff(offsets)
     longest = int(lengths.max(initial=0))
     return _hash_polynomials(signed, offsets, descending=False) + _powers(_BASE, longest + 1)[lengths]
 
 
-def _hash_fixed(array: pa.Array) -> Words:
+def _hash_fixed(array: pa.Array) -> UInt32Array:
     return _hash_binary(array.cast(pa.binary()))
 
 
-def _value_bytes(array: pa.Array) -> tuple[Octets, npt.NDArray[np.int64]]:
+def _value_bytes(array: pa.Array) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
     """The bytes of all values, and their offsets."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     if array.null_count:  # the bytes of nulls would be decoded, and may be no valid text
         array = pc.fill_null(array, "" if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) else b"")
     offsets = np.frombuffer(array.buffers()[1] or bytes(8), np.int64 if wide else np.int32)
     offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    octets = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return octets, offsets - offsets[0]
+    bytes_ = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return bytes_, offsets - offsets[0]
 
 
-def _hash_polynomials(units: npt.NDArray[Any], offsets: npt.NDArray[np.int64], *, descending: bool) -> Words:
+def _hash_polynomials(units: npt.NDArray[Any], offsets: npt.NDArray[np.int64], *, descending: bool) -> UInt32Array:
     """Polynomials in 31 over the units of each value. `descending`: the first unit has the greatest power."""
     hashes = np.empty(len(offsets) - 1, np.uint32)
     first = 0
@@ -200,13 +200,13 @@ def _hash_polynomials(units: npt.NDArray[Any], offsets: npt.NDArray[np.int64], *
 
 
 @cache
-def _powers(base: int, count: int) -> Words:
+def _powers(base: int, count: int) -> UInt32Array:
     powers = np.full(count + 1, base, np.uint32)
     powers[0] = 1
     return np.cumprod(powers, dtype=np.uint32)
 
 
-_HASHES: dict[type[IcebergType], Callable[[pa.Array], Words]] = {
+_HASHES: dict[type[IcebergType], Callable[[pa.Array], UInt32Array]] = {
     BooleanType: _hash_boolean,
     IntegerType: _hash_int,
     DateType: _hash_int,

@@ -59,14 +59,12 @@ def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, 
 def _check_columns(names: Sequence[str], schema: Schema, *, fill: bool, extra: Sequence[str]) -> None:
     """Refuse unknown, missing and duplicate columns."""
     wanted = [field.name for field in schema.fields]
-    unknown = [name for name in names if name not in wanted and name not in extra]
-    missing = [field.name for field in schema.fields if field.name not in names and not (fill and field.optional)]
-    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
-    faults = [
-        f"{label} {', '.join(faulty)}"
-        for label, faulty in (("unknown", unknown), ("missing", missing), ("twice", duplicates))
-        if faulty
-    ]
+    required = [field.name for field in schema.fields if field.required or not fill]
+    unknown = [name for name in names if name not in {*wanted, *extra}]
+    missing = [name for name in required if name not in names]
+    duplicates = sorted(Counter(names) - Counter(set(names)))
+    by_fault = {"unknown": unknown, "missing": missing, "twice": duplicates}
+    faults = [f"{fault} {', '.join(columns)}" for fault, columns in by_fault.items() if columns]
     if faults:
         similar = get_close_matches(unknown[0], missing or wanted, n=1) if unknown else []
         raise UsageError(
