@@ -87,7 +87,7 @@ def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     try:
         cast = column.cast(wanted.type)
         if not _is_lossless(column, cast):
-            raise pa.ArrowInvalid("values would be changed")  # Arrow itself raises it for other types
+            raise pa.ArrowInvalid("information would be lost")  # Arrow itself raises it for other types
         return cast
     except (pa.ArrowException, ValueError) as cause:
         raise UsageError(
