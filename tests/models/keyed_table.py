@@ -180,11 +180,11 @@ class KeyedModel:
             table = table.append_column(CHANGE_ACTION.name, pa.array(actions, pa.string()))
         order = random.sample(table.column_names, table.num_columns)
         table = table.select(order)
-        for index, told in enumerate(table.schema):
-            if told.type == pa.string() and random.random() < 0.3:
+        for index, field in enumerate(table.schema):
+            if field.type == pa.string() and random.random() < 0.3:
                 column = table.column(index)
                 column = column.dictionary_encode() if random.random() < 0.5 else column.cast(pa.large_string())
-                table = table.set_column(index, told.name, column)
+                table = table.set_column(index, field.name, column)
         if random.random() < 0.5:
             return table
         size = random.randint(1, 5)
@@ -333,7 +333,7 @@ class KeyedModel:
         known = {place[0] for commit in self.commits for version in commit.versions for place in [version.place]}
         known |= {partition for partition, _ in self.base.rows}
         gone = got | {partition for partition in known if selects(partition)}
-        kept = {place: told for place, told in self.base.rows.items() if place[0] not in gone}
+        kept = {place: row for place, row in self.base.rows.items() if place[0] not in gone}
         loaded = {place: (transaction, row) for place, row in new.items()}
         merged = self.base.merged | dict.fromkeys(gone, transaction)
         self.bases.append(BaseState(merged=merged, rows=kept | loaded))
@@ -413,8 +413,8 @@ class KeyedModel:
         if files:
             committed = handle.commit(Change(start=None, add=tuple(files)))
             self.log.append(f"{len(rows)} foreign base rows: {committed.snapshot_id}")
-            told = {place: (0, row) for place, row in rows.items()}
-            self.bases.append(replace(self.base, rows=self.base.rows | told))
+            added = {place: (0, row) for place, row in rows.items()}
+            self.bases.append(replace(self.base, rows=self.base.rows | added))
             self.in_order, self.is_logged = None, False
 
     def _files(

@@ -28,19 +28,19 @@ SCHEMA = {
     "record_count": pl.Int64,
     "file_size_bytes": pl.Int64,
     "wanted": pl.Boolean,
-    "lower": pl.Int64,
-    "upper": pl.Int64,
+    "lower_1": pl.Binary,
+    "upper_1": pl.Binary,
 }
 Row = dict[str, Any]
 
 
-def encoded(name: str) -> pl.Expr:
-    return pl.col(name).map_elements(lambda bound: bound.to_bytes(8, "little", signed=True), pl.Binary)
+def encode(bound: int | None) -> bytes | None:
+    return None if bound is None else bound.to_bytes(8, "little", signed=True)
 
 
 def frame(rows: list[Row]) -> pl.DataFrame:
-    files = pl.DataFrame(rows, schema=SCHEMA)
-    return files.with_columns(encoded("lower").alias("lower_1"), encoded("upper").alias("upper_1")).drop("lower", "upper")
+    encoded = [{**row, "lower_1": encode(row["lower"]), "upper_1": encode(row["upper"])} for row in rows]
+    return pl.DataFrame([{name: row[name] for name in SCHEMA} for row in encoded], schema=SCHEMA)
 
 
 def file(path: str, kind: str, **facts: Any) -> Row:
