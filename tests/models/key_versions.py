@@ -1,7 +1,7 @@
-"""What was said about keys, and which word is the last one: the model of `keyedtables`, and what its tables look like.
+"""Versions of keys, and which one is the latest: the model of `keyed_table`, and the schemas of its tables.
 
-It knows nothing of files. Every word is kept, with the commit and the transaction it belongs to, and every state of the base
-store; the last words are looked up anew for every question.
+It knows nothing of files. Every version is kept with its commit and transaction, and so is every state of the base store;
+the latest versions are computed for every question.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ SELECTIONS: dict[str, list[tuple[str, Callable[[tuple[Any, ...]], bool]]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
+class Version:
     """A row that was inserted, or a key that was deleted."""
 
     place: Place
@@ -101,7 +101,7 @@ class Commit:
 
     snapshot_id: int
     sequence: int
-    words: tuple[Word, ...]
+    versions: tuple[Version, ...]
     columns: dict[str, str]
     """The table's columns then: what it was made with → name."""
 
@@ -124,14 +124,14 @@ class Begun:
     """How many overwrites there were when it began."""
 
 
-def last_words(base: BaseState, commits: Iterable[Commit]) -> dict[Place, Row]:
-    """The rows of a table: of every key the last word, unless it deletes."""
-    last: dict[Place, tuple[tuple[int, int, int], Row | None]] = {
+def latest_rows(base: BaseState, commits: Iterable[Commit]) -> dict[Place, Row]:
+    """The rows of a table: the latest version of every key, unless it is a delete."""
+    latest: dict[Place, tuple[tuple[int, int, int], Row | None]] = {
         place: ((transaction, AFTER_ALL, 1), row) for place, (transaction, row) in base.rows.items()
     }
     for commit in commits:
-        for word in commit.words:
-            is_merged = commit.sequence <= base.merged.get(word.place[0], 0)
-            if not is_merged and (word.place not in last or word.order > last[word.place][0]):
-                last[word.place] = word.order, word.row
-    return {place: row for place, (_, row) in last.items() if row is not None}
+        for version in commit.versions:
+            is_merged = commit.sequence <= base.merged.get(version.place[0], 0)
+            if not is_merged and (version.place not in latest or version.order > latest[version.place][0]):
+                latest[version.place] = version.order, version.row
+    return {place: row for place, (_, row) in latest.items() if row is not None}

@@ -1,4 +1,4 @@
-"""Random histories of keyed tables with rounds of optimizing, others at work in the middle of them."""
+"""Random histories of keyed tables with optimizing processes, while others write."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.commit import roll_back
 from pyarctic.optimizing.plan import Plan
 from tests.models.key_versions import SELECTIONS
-from tests.models.optimized_keyed_table import HealedKeyed, pending
+from tests.models.optimized_keyed_table import OptimizedKeyedModel, pending
 from tests.support.optimizing import InProcessEngine, Onlooker
 
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
 
 
-class Round:
-    """One run, with others at work after a task, before a commit and after a commit."""
+class Process:
+    """One process, with other writers after a task, before a commit and after a commit."""
 
-    def __init__(self, model: HealedKeyed, writers: int) -> None:
+    def __init__(self, model: OptimizedKeyedModel, writers: int) -> None:
         random = model.random
         self._model, self._random, self._left = model, random, writers
         kind = random.choice(KINDS)
@@ -41,7 +41,7 @@ class Round:
         model.log.append(f"{options} begins")
         report = optimize_table(model.opened(), engine, options, onlooker)
         model.log.append(
-            f"round ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.dropped} dropped, "
+            f"process ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.dropped} dropped, "
             f"{report.rows_copied} rows copied, {report.files_shared} files shared, {report.rebased_rows} rebased"
         )
         assert not report.failures, report.failures
@@ -50,7 +50,7 @@ class Round:
         self._check_dropped(engine, report)
         if onlooker.plans:
             (planned,) = onlooker.plans
-            self._check_settled(planned)
+            self._check_result(planned)
         return report
 
     def _check_dropped(self, engine: InProcessEngine, report: Report) -> None:
@@ -70,7 +70,7 @@ class Round:
         model = self._model
         steps = [model.insert, model.upsert, model.delete, model.cdc, model.overwrite, model.overwrite, model.foreign_change]
         steps += [model.foreign_base, model.foreign_delete, model.foreign_delete, model.change_buckets, model.evolve]
-        steps += [model.begin, model.finish, model.foreign_rewrite, self._healer]
+        steps += [model.begin, model.finish, model.foreign_rewrite, self._optimize]
         before, deletes = state(model), model.base_files(deletes=True)
         model.log.append("  meanwhile:")
         model.play(self._random.choice(steps))
@@ -78,12 +78,12 @@ class Round:
         self.disturbed |= {place for place in before.keys() | after.keys() if before.get(place) != after.get(place)}
         self.lessened |= {place for place, files in deletes_after.items() if files != deletes.get(place)}
 
-    def _healer(self) -> None:
-        """Another one optimizes the same table."""
-        Round(self._model, 0).run()
+    def _optimize(self) -> None:
+        """Another process optimizes the same table."""
+        Process(self._model, 0).run()
 
-    def _check_settled(self, planned: Plan) -> None:
-        """What a round leaves when nobody disturbs it."""
+    def _check_result(self, planned: Plan) -> None:
+        """What a process leaves if no other writer disturbs it."""
         model, changes = self._model, planned.observation.changes
         assert changes is not None
         assert changes.oldest_open is None or self._may_wait
@@ -96,10 +96,10 @@ class Round:
         assert again is not None
         if model.is_roomy:
             why = [(task.kind, task.partition, task.data.height, task.reasons) for task in again.tasks]
-            assert not again, f"again: {why}, {again.dangling_deletes.height} idle deletes"
+            assert not again, f"again: {why}, {again.dangling_deletes.height} dangling deletes"
 
 
-def state(model: HealedKeyed) -> dict[tuple[int, str], tuple[set[str], int]]:
+def state(model: OptimizedKeyedModel) -> dict[tuple[int, str], tuple[set[str], int]]:
     """The data files of every partition of Base, and how far it is merged."""
     table = model.opened()
     looked = plan_table(table, Options())
@@ -110,22 +110,22 @@ def state(model: HealedKeyed) -> dict[tuple[int, str], tuple[set[str], int]]:
     return {(spec_id, key): (files.get((spec_id, key), set()), number) for spec_id, key, number in merged.iter_rows()}
 
 
-def heal(model: HealedKeyed) -> None:
-    """A round, alone or with others; sometimes it is taken back."""
+def optimize(model: OptimizedKeyedModel) -> None:
+    """A process, alone or with other writers; sometimes it is rolled back."""
     model.learn()
     bases = list(model.bases)
-    round_ = Round(model, model.random.choice([0, 0, 1, 2, 4]))
-    report = round_.run()
-    if round_.is_quiet and report.snapshot_ids and len(bases) > 1 and model.random.random() < 0.2:
+    process = Process(model, model.random.choice([0, 0, 1, 2, 4]))
+    report = process.run()
+    if process.is_quiet and report.snapshot_ids and len(bases) > 1 and model.random.random() < 0.2:
         roll_back(model.opened())
         model.bases = bases
-        model.log.append("the round is taken back")
+        model.log.append("the process is rolled back")
     model.check()
     model.check_plain()
     model.check_files()
 
 
-def play(model: HealedKeyed) -> None:
+def play(model: OptimizedKeyedModel) -> None:
     random = model.random
     steps = [model.insert, model.upsert, model.upsert, model.delete, model.cdc, model.cdc]
     steps += [model.upsert_across, model.delete_across, model.overwrite, model.evolve, model.change_buckets]
@@ -144,5 +144,5 @@ def play(model: HealedKeyed) -> None:
     for _ in range(random.choice([2, 3, 4])):
         for _ in range(random.choice([1, 2, 4])):
             model.play(random.choice(steps))
-        heal(model)
+        optimize(model)
     model.check_whole()

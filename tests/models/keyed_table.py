@@ -27,8 +27,9 @@ from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.table import Table
 from pyarctic.tables.write.arrow_rows import fit_to_schema
-from pyarctic.tables.write.base_writer import BaseWriter, OverwriteScope
+from pyarctic.tables.write.base_writer import BaseWriter
 from pyarctic.tables.write.fanout import Fanout
+from pyarctic.tables.write.overwrite_scope import OverwriteScope
 from pyarctic.tables.write.prepared import BaseWrite, CommitNote
 from tests.models.key_versions import (
     KEYS,
@@ -43,8 +44,8 @@ from tests.models.key_versions import (
     Place,
     Row,
     Rows,
-    Word,
-    last_words,
+    Version,
+    latest_rows,
 )
 
 _TARGET = "write.target-file-size-bytes"
@@ -124,9 +125,9 @@ class KeyedModel:
     def expected(self, upto: Commit | None = None) -> dict[Place, Row]:
         """The rows of the table: now, or as of a commit to the change store."""
         if upto is None:
-            return last_words(self.base, self.commits)
+            return latest_rows(self.base, self.commits)
         past = (state for state in reversed(self.bases) if max(state.merged.values(), default=0) <= upto.sequence)
-        return last_words(next(past), [commit for commit in self.commits if commit.sequence <= upto.sequence])
+        return latest_rows(next(past), [commit for commit in self.commits if commit.sequence <= upto.sequence])
 
     def shown(self, rows: Iterable[Row], columns: dict[str, str] | None = None) -> Rows:
         """Rows as they are read."""
@@ -179,18 +180,18 @@ class KeyedModel:
             table = table.append_column(CHANGE_ACTION.name, pa.array(actions, pa.string()))
         order = random.sample(table.column_names, table.num_columns)
         table = table.select(order)
-        for index, told in enumerate(table.schema):
-            if told.type == pa.string() and random.random() < 0.3:
+        for index, field in enumerate(table.schema):
+            if field.type == pa.string() and random.random() < 0.3:
                 column = table.column(index)
                 column = column.dictionary_encode() if random.random() < 0.5 else column.cast(pa.large_string())
-                table = table.set_column(index, told.name, column)
+                table = table.set_column(index, field.name, column)
         if random.random() < 0.5:
             return table
         size = random.randint(1, 5)
         return [table.slice(start, size).combine_chunks() for start in range(0, table.num_rows, size)]
 
     def handle(self) -> KeyedTable:
-        """One of two, which do not know of each other's commits; sometimes opened anew."""
+        """One of two, which do not know of each other's commits; sometimes opened again."""
         number = self.random.randrange(2)
         if self.random.random() < 0.2:
             self.handles[number] = self.opened()
@@ -246,14 +247,14 @@ class KeyedModel:
         written = handle.write(self.data(rows, actions, columns), mode)
         self.log.append(f"{mode} {len(rows)} rows: {written} (after {before})")
         assert (written is None) == (not rows)
-        spoken: list[tuple[Place, Row | None]] = []
+        key_changes: list[tuple[Place, Row | None]] = []
         for place, (row, action) in zip(self.places(rows), changes, strict=True):
             if action in ("DELETE", "UPDATE_BEFORE"):
-                spoken.append((place, None))
+                key_changes.append((place, None))
             else:
-                spoken.append((place, row))
+                key_changes.append((place, row))
         if written is not None:
-            self._committed(written, spoken)
+            self._committed(written, key_changes)
 
     def upsert_across(self) -> None:
         self._across(self.rows(), arrives=True)
@@ -265,34 +266,34 @@ class KeyedModel:
         now = set(self.expected())
         written = self.handle().write(self.data(rows), "upsert" if arrives else "delete", across_partitions=True)
         self.log.append(f"{'upsert' if arrives else 'delete'} {len(rows)} rows across partitions: {written}")
-        spoken: list[tuple[Place, Row | None]] = []
+        key_changes: list[tuple[Place, Row | None]] = []
         for place, row in zip(self.places(rows), rows, strict=True):
             old = {known for known in now if known[1] == place[1]}
-            spoken += [(known, None) for known in old]
+            key_changes += [(known, None) for known in old]
             now -= old
             if arrives:
                 now.add(place)
-                spoken.append((place, row))
+                key_changes.append((place, row))
         if written is not None:
-            self._committed(written, spoken)
+            self._committed(written, key_changes)
         else:
-            assert not spoken
+            assert not key_changes
 
     def _committed(
-        self, snapshot_id: int, spoken: Sequence[tuple[Place, Row | None]], transaction: int | None = None
+        self, snapshot_id: int, key_changes: Sequence[tuple[Place, Row | None]], transaction: int | None = None
     ) -> None:
-        """Remember what was said by a commit; the order of the words is that of their offsets."""
+        """Record the versions of a commit; they are in the order of their offsets."""
         snapshot = self.opened().change_store.view.metadata.snapshot_by_id(snapshot_id)
         assert snapshot is not None
         sequence = snapshot.sequence_number or 0
-        words = tuple(
-            Word(place=place, order=(transaction or sequence, number, row is not None), row=row)
-            for number, (place, row) in enumerate(spoken)
+        versions = tuple(
+            Version(place=place, order=(transaction or sequence, number, row is not None), row=row)
+            for number, (place, row) in enumerate(key_changes)
         )
-        commit = Commit(snapshot_id=snapshot_id, sequence=sequence, words=words, columns=dict(self.columns))
+        commit = Commit(snapshot_id=snapshot_id, sequence=sequence, versions=versions, columns=dict(self.columns))
         self.commits.append(commit)
         if self.in_order is not None:
-            for place, row in spoken:
+            for place, row in key_changes:
                 self.in_order.pop(place, None)
                 if row is not None:
                     self.in_order[place] = row
@@ -329,10 +330,10 @@ class KeyedModel:
         self.is_logged = False
         new = dict(zip(self.places(rows), rows, strict=True))
         got = {partition for partition, _ in new}
-        known = {place[0] for commit in self.commits for word in commit.words for place in [word.place]}
+        known = {place[0] for commit in self.commits for version in commit.versions for place in [version.place]}
         known |= {partition for partition, _ in self.base.rows}
         gone = got | {partition for partition in known if selects(partition)}
-        kept = {place: told for place, told in self.base.rows.items() if place[0] not in gone}
+        kept = {place: row for place, row in self.base.rows.items() if place[0] not in gone}
         loaded = {place: (transaction, row) for place, row in new.items()}
         merged = self.base.merged | dict.fromkeys(gone, transaction)
         self.bases.append(BaseState(merged=merged, rows=kept | loaded))
@@ -412,8 +413,8 @@ class KeyedModel:
         if files:
             committed = handle.commit(Change(start=None, add=tuple(files)))
             self.log.append(f"{len(rows)} foreign base rows: {committed.snapshot_id}")
-            told = {place: (0, row) for place, row in rows.items()}
-            self.bases.append(replace(self.base, rows=self.base.rows | told))
+            added = {place: (0, row) for place, row in rows.items()}
+            self.bases.append(replace(self.base, rows=self.base.rows | added))
             self.in_order, self.is_logged = None, False
 
     def _files(
@@ -424,7 +425,7 @@ class KeyedModel:
         batch = pa.RecordBatch.from_pylist([self._named(row) for row in rows], schema=self.arrow_schema())
         batch = fit_to_schema(batch, store.schema)
         with fanout(store.view, mask=self.random.choice([0, 1, 3, 7]), transaction_id=transaction) as out:
-            out.write(batch, out.places(batch), {kind: None})
+            out.write(batch, out.locate(batch), {kind: None})
         return out.files
 
     def begin(self) -> None:
@@ -452,8 +453,8 @@ class KeyedModel:
         files = BaseWriter(view=handle.view, scope=scope, transaction_id=transaction).files(self.data(rows))
         try:
             write = BaseWrite(handle, scope)
-            write._begun.append(transaction)
-            change = write._replacing(tuple(files), CommitNote())
+            write._transactions.append(transaction)
+            change = write._plan(tuple(files), CommitNote())
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             remove_quietly(handle.view.io, [file.path for file in files])
@@ -467,7 +468,7 @@ class KeyedModel:
         """Two tasks write; every key goes to one of them. Their offsets are not related."""
         store = self.handle().change_store
         store.refresh()
-        spoken: list[tuple[Place, Row | None]] = []
+        key_changes: list[tuple[Place, Row | None]] = []
         files: list[NewFile] = []
         rows = self._some()
         odd = {key for row in rows if (key := self._key_of(row)) and self.random.random() < 0.3}
@@ -476,11 +477,11 @@ class KeyedModel:
             if own:
                 files += self._task(store, own, transaction)
                 places = self.places([row for row, _ in own])
-                spoken += [(place, row if kept else None) for place, (row, kept) in zip(places, own, strict=True)]
+                key_changes += [(place, row if kept else None) for place, (row, kept) in zip(places, own, strict=True)]
         if files:
             committed = store.commit(Change(start=None, add=tuple(files)))
-            self.log.append(f"transaction {transaction} commits {len(spoken)} changes: {committed.snapshot_id}")
-            self._committed(committed.snapshot_id or 0, spoken, transaction)
+            self.log.append(f"transaction {transaction} commits {len(key_changes)} changes: {committed.snapshot_id}")
+            self._committed(committed.snapshot_id or 0, key_changes, transaction)
 
     def _key_of(self, row: Row) -> Key:
         return tuple(row[name] for name in self.keys)
@@ -491,7 +492,7 @@ class KeyedModel:
             for number, (row, kept) in enumerate(rows, start=1):
                 batch = pa.RecordBatch.from_pylist([self._named(row)], schema=self.arrow_schema())
                 batch = fit_to_schema(batch, store.schema)
-                out.write(batch, out.places(batch), {"I" if kept else "ED": pa.array([number])})
+                out.write(batch, out.locate(batch), {"I" if kept else "ED": pa.array([number])})
         return out.files
 
     # Questions

@@ -1,4 +1,4 @@
-"""A keyed table that is healed while others write to it; the model learns how far it is merged, and nothing else."""
+"""A keyed table that is optimized while others write to it; the model learns how far it is merged, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Step = Callable[[], None]
 _NAMED = r"/(\d+)-PD-\d+-\d{5}-"
 
 
-class HealedKeyed(KeyedModel):
+class OptimizedKeyedModel(KeyedModel):
     """Every step begins with what was merged before it, and ends with a look at all rows."""
 
     abandoned = 0
@@ -64,28 +64,28 @@ class HealedKeyed(KeyedModel):
     def learn(self) -> None:
         """Take over how far the table is merged. That goes forward only, and changes no row of the table."""
         before, expected = self.base, self.expected()
-        told = self._merged()
-        assert all(told[partition] >= number for partition, number in before.merged.items() if partition in told)
-        moved = {partition: number for partition, number in told.items() if number > before.merged.get(partition, 0)}
+        merged = self._merged()
+        assert all(merged[partition] >= number for partition, number in before.merged.items() if partition in merged)
+        moved = {partition: number for partition, number in merged.items() if number > before.merged.get(partition, 0)}
         if not moved:
             return
-        last: dict[Place, tuple[tuple[int, int, int], Row | None]] = {
+        latest: dict[Place, tuple[tuple[int, int, int], Row | None]] = {
             place: ((transaction, AFTER_ALL, 1), row) for place, (transaction, row) in before.rows.items()
         }
         for commit in self.commits:
-            for word in commit.words:
-                partition = word.place[0]
+            for version in commit.versions:
+                partition = version.place[0]
                 is_new = before.merged.get(partition, 0) < commit.sequence <= moved.get(partition, 0)
-                if is_new and (word.place not in last or word.order > last[word.place][0]):
-                    last[word.place] = word.order, word.row
-        rows = {place: (order[0], row) for place, (order, row) in last.items() if row is not None}
+                if is_new and (version.place not in latest or version.order > latest[version.place][0]):
+                    latest[version.place] = version.order, version.row
+        rows = {place: (order[0], row) for place, (order, row) in latest.items() if row is not None}
         self.bases.append(BaseState(merged=before.merged | moved, rows=rows))
         assert self.expected() == expected
 
     def _merged(self) -> dict[tuple[Any, ...], int]:
         table = self.opened()
         paths, spec_id = StorePaths(table.view.metadata), table.view.metadata.default_spec_id
-        partitions = {word.place[0] for commit in self.commits for word in commit.words}
+        partitions = {version.place[0] for commit in self.commits for version in commit.versions}
         partitions |= {partition for partition, _ in self.base.rows} | set(self.base.merged)
         merged = table.merged_sequences()
         return {partition: merged.get(paths.path_of(spec_id, partition), 0) for partition in partitions}
@@ -135,16 +135,16 @@ class HealedKeyed(KeyedModel):
     def foreign_delete(self) -> None:
         """Another engine deletes rows of Base by their positions."""
         table = self.handle().refresh()
-        alive = table.scan([*self.columns.values(), *changes.ORIGIN], store="base").to_arrow()
-        chosen = [number for number in range(alive.num_rows) if self.random.random() < 0.3]
-        dead = alive.take(pa.array(chosen, pa.int64()))
-        change = changes.position_delete_of(table._loaded, dead.select(changes.ORIGIN))
+        live = table.scan([*self.columns.values(), *changes.ORIGIN], store="base").to_arrow()
+        chosen = [number for number in range(live.num_rows) if self.random.random() < 0.3]
+        deleted = live.take(pa.array(chosen, pa.int64()))
+        change = changes.position_delete_of(table._loaded, deleted.select(changes.ORIGIN))
         if change is None:
             return
         committed = table.commit(change)
-        rows = [{tag: row[name] for tag, name in self.columns.items()} for row in dead.to_pylist()]
-        gone = set(self.places(rows))
-        kept = {place: told for place, told in self.base.rows.items() if place not in gone}
+        rows = [{tag: row[name] for tag, name in self.columns.items()} for row in deleted.to_pylist()]
+        deleted_places = set(self.places(rows))
+        kept = {place: row for place, row in self.base.rows.items() if place not in deleted_places}
         self.bases.append(BaseState(merged=self.base.merged, rows=kept))
         self.in_order, self.is_logged = None, False
         self.log.append(f"{len(rows)} foreign position deletes: {committed.snapshot_id}")

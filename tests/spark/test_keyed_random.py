@@ -14,7 +14,7 @@ import pytest
 import pyarctic.spark as arctic_spark
 from tests.models.keyed_histories import play
 from tests.models.keyed_table import tuples
-from tests.models.optimized_keyed_table import HealedKeyed
+from tests.models.optimized_keyed_table import OptimizedKeyedModel
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.jvm
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 
 
-class ReadByOthers(HealedKeyed):
+class ReadByOthers(OptimizedKeyedModel):
     def __init__(self, oracle: Oracle, random: Random, key: str, spec: str) -> None:
         share_catalog(oracle)
         self._oracle, self._short_name = oracle, f"{oracle.namespace()}.t"

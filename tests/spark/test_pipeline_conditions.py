@@ -176,8 +176,8 @@ def table(oracle: Oracle) -> str:
 def test_random_conditions(oracle: Oracle, table: str) -> None:
     made = mixed_table(oracle, table)
     division = division_of(oracle, table, columns=["id"])
-    assert division.plain
-    assert division.portions
+    assert division.plain_files
+    assert division.splits
     conditions = Conditions(Random(1))
     oracle.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -244,7 +244,7 @@ def test_conditions_of_spark_lose_no_row(oracle: Oracle, table: str) -> None:
     # Nothing is pushed down to rows that PyArctic reads, so files alone will do.
     frame = arctic_spark.read(oracle.spark, made.name, PLAIN_COLUMNS, store="base")
     assert own_files(frame)
-    assert not division_of(oracle, table, columns=PLAIN_COLUMNS, store="base").portions
+    assert not division_of(oracle, table, columns=PLAIN_COLUMNS, store="base").splits
     everything = frame.localCheckpoint()
     expected = counted([everything.where(where) for where in SPARK_CONDITIONS])
     for where, wanted, found in zip(

@@ -83,7 +83,7 @@ def test_only_files_without_deletes_are_read_by_spark_itself(oracle: Oracle, tab
     assert len(paths) == 3
     frame = assert_read_alike(oracle, table)
     assert own_files(frame) == paths
-    assert not division_of(oracle, table).portions
+    assert not division_of(oracle, table).splits
 
     oracle.sql(f"delete from {table} where id in (3, 4)")  # position deletes or a vector
     equality_delete(oracle, table, [{"id": 15}], partition=["p10"])
@@ -93,8 +93,8 @@ def test_only_files_without_deletes_are_read_by_spark_itself(oracle: Oracle, tab
     assert frame.count() == 27
     assert_like_java(oracle, table)
     division = division_of(oracle, table)
-    assert [local(path) for path in division.plain] == [clean]
-    assert division.portions
+    assert [local(path) for path in division.plain_files] == [clean]
+    assert division.splits
 
     # A condition rules out files of both kinds, and rows of both kinds.
     frame = assert_read_alike(oracle, table, where="id >= 14 and id < 22", columns=["v"])
@@ -147,12 +147,12 @@ def test_own_tables(oracle: Oracle, table: str) -> None:
     assert not own_files(assert_read_alike(oracle, name))
     keyed.write(pa.table([[*range(9)], [*"aaabbbccc"], [*"012345678"]], schema=schema), "overwrite")
     assert len(own_files(assert_read_alike(oracle, name))) > 3
-    assert not division_of(oracle, name).portions
+    assert not division_of(oracle, name).splits
     last = keyed.write(pa.table([[4], ["b"], ["new"]], schema=schema), "upsert")
     keyed.write(pa.table([[8, 9], ["c", "c"]], schema=pa.schema([schema.field(0), schema.field(1)])), "delete")
     frame = assert_read_alike(oracle, name)
     assert own_files(frame)
-    assert division_of(oracle, name).portions
+    assert division_of(oracle, name).splits
     assert frame.count() == 8
     for options in ({}, {"snapshot_id": first}, {"snapshot_id": last}, {"as_of": moment}):
         for store in ("merged", "change"):
@@ -550,8 +550,8 @@ def test_files_without_a_column_that_their_partition_tells(oracle: Oracle, table
     insert(oracle, f"{oracle.name}.{table}", "values (3, 'Oslo'), (4, 'Rome')")
     assert_like_java(oracle, table)
     assert_read_alike(oracle, table, where="region = 'Oslo'")
-    assert len(division_of(oracle, table).plain) == 2
-    assert len(division_of(oracle, table, columns=["id"]).plain) == 3
+    assert len(division_of(oracle, table).plain_files) == 2
+    assert len(division_of(oracle, table, columns=["id"]).plain_files) == 3
 
 
 def test_a_missing_file_is_noticed_whatever_the_session_says(oracle: Oracle, table: str) -> None:
@@ -559,7 +559,7 @@ def test_a_missing_file_is_noticed_whatever_the_session_says(oracle: Oracle, tab
     create(oracle, f"{oracle.name}.{table}", "id bigint")
     insert(oracle, f"{oracle.name}.{table}", "values (1)")
     frame = arctic_spark.read(oracle.spark, f"{oracle.name}.{table}")
-    [path] = division_of(oracle, table).plain
+    [path] = division_of(oracle, table).plain_files
     Path(local(path)).unlink()
     with (
         setting(oracle, "spark.sql.files.ignoreMissingFiles", "true"),

@@ -25,12 +25,12 @@ CITIES = pa.schema([("id", pa.int64()), ("city", pa.string()), ("text", pa.strin
 
 
 def made(schema: pa.Schema = IDS, partition_by: tuple[str, ...] = (), **properties: str) -> KeyedTable:
-    """Properties by their last words: `made(target_size="1KB")`."""
-    told = {f"self-optimizing.{name.replace('_', '-')}": value for name, value in properties.items()}
-    told = {BASE_BUCKETS: "1", CHANGE_BUCKETS: "1", "commit.retry.min-wait-ms": "1"} | told
+    """Properties by the last part of their names: `made(target_size="1KB")`."""
+    chosen = {f"self-optimizing.{name.replace('_', '-')}": value for name, value in properties.items()}
+    chosen = {BASE_BUCKETS: "1", CHANGE_BUCKETS: "1", "commit.retry.min-wait-ms": "1"} | chosen
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableAdvice)
-        created = pyarctic.create_table("lake.db.t", schema, ["id"], partition_by, told)
+        created = pyarctic.create_table("lake.db.t", schema, ["id"], partition_by, chosen)
     assert isinstance(created, KeyedTable)
     return created
 
@@ -55,8 +55,8 @@ def texts(ids: range, text: str) -> dict[int, str]:
     return {number: text + hashlib.md5(f"{text}{number}".encode()).hexdigest() for number in ids}
 
 
-def cities(*told: tuple[int, str | None, str]) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(CITIES.names, row, strict=True)) for row in told], schema=CITIES)
+def cities(*values: tuple[int, str | None, str]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(CITIES.names, row, strict=True)) for row in values], schema=CITIES)
 
 
 def read(store: str = "merged") -> dict[int, str]:
@@ -73,7 +73,7 @@ def commit(
     store = table.change_store
     with Fanout(store.view, mask=mask, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
         (batch,) = data.to_batches()
-        out.write(batch, out.places(batch), {kind: pa.array(range(first, first + batch.num_rows))})
+        out.write(batch, out.locate(batch), {kind: pa.array(range(first, first + batch.num_rows))})
     store.commit(Change(start=store.view.snapshot_id, add=tuple(out.files)))
 
 
@@ -90,7 +90,7 @@ def unmerged() -> int:
 
 
 def faults() -> list[str]:
-    """What is missing, left over or told wrong in either store."""
+    """What is missing, left over or wrong in the totals of either store."""
     table = opened()
     stores = (table._loaded, table.change_store._loaded)
     return [text for store in stores for fault in (missing, leftovers, untrue_totals) for text in fault(store)]

@@ -32,15 +32,15 @@ class Entry:
     record_count: int
 
     @property
-    def told(self) -> dict[str, str]:
+    def name_parts(self) -> dict[str, str]:
         """What the name of the file tells."""
-        found = NAME.fullmatch(self.path.name)
-        assert found, self.path.name
-        return found.groupdict()
+        match = NAME.fullmatch(self.path.name)
+        assert match, self.path.name
+        return match.groupdict()
 
     @property
     def kind(self) -> str:
-        return self.told["kind"]
+        return self.name_parts["kind"]
 
     def rows(self) -> pa.Table:
         # Not by its path alone: PyArrow would make columns of the folders.
@@ -75,8 +75,8 @@ class StoreLook:
 
     def entries(self) -> list[Entry]:
         """The live files, in the order of their names' counters."""
-        found = [entry for manifest in _avro(self.snapshot["manifest-list"]) for entry in _entries(manifest)]
-        return sorted(found, key=lambda entry: (entry.sequence_number, entry.told["number"]))
+        entries = [entry for manifest in _avro(self.snapshot["manifest-list"]) for entry in _entries(manifest)]
+        return sorted(entries, key=lambda entry: (entry.sequence_number, entry.name_parts["number"]))
 
     def statistics(self) -> list[dict[str, Any]]:
         return list(self.metadata.get("statistics", []))

@@ -65,13 +65,13 @@ def view(spark: SparkSession, name: str, view_name: str | None = None, **options
 
 
 def _plain(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
-    if not division.plain:
+    if not division.plain_files:
         return
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     spark.conf.set(_FIELD_IDS, "true")  # for frames that carry ids; others are read by name as ever
     schema, names = schema_with_ids(division.plain_schema, own_names=division.names_are_stable)
-    frame = spark.read.schema(schema).options(**_READER).parquet(*division.plain)
+    frame = spark.read.schema(schema).options(**_READER).parquet(*division.plain_files)
     kinds = dict(frame.dtypes)
     columns = {name: _unskipped(F.col(quoted(own)), kinds[own]) for name, own in names.items()}
     frame = frame.select([column.alias(name, metadata={}) for name, column in columns.items()])
@@ -89,11 +89,11 @@ def _unskipped(column: Column, kind: str) -> Column:
 
 
 def _merged(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
-    if not division.portions:
+    if not division.splits:
         return
     reach_executors(spark)
-    count = len(division.portions)
-    work = sent((division.reader, division.portions, for_spark(division.schema)), read_portions)
+    count = len(division.splits)
+    work = sent((division.reader, division.splits, for_spark(division.schema)), read_portions)
     yield spark.range(0, count, 1, count).mapInArrow(work, spark_schema(division.schema))
 
 

@@ -201,7 +201,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         division = self._door.division(self._columns)
-        return [_Portion(division.reader, portion) for portion in division.portions]
+        return [_Portion(division.reader, portion) for portion in division.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(partition, self._columns)
@@ -235,7 +235,7 @@ class _StreamReader(DataSourceStreamReader):
     @_told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._at = StreamPosition.from_json(end)
-        found = self._door.stream(self._columns).portions(StreamPosition.from_json(start), self._at)
+        found = self._door.stream(self._columns).splits(StreamPosition.from_json(start), self._at)
         return [_Portion(reader, portion) for reader, portion in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

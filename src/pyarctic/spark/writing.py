@@ -140,20 +140,20 @@ class _Job:
         with self._described(), _kept(df, bool(looked_up)) as rows:
             if looked_up:
                 rows = self._with_old_rows(rows, looked_up)
-            answers = self._answers(self._distributed(rows, bool(looked_up)), writer)
-        failed = [answer for answer in answers if answer.error is not None]
+            results = self._results(self._distributed(rows, bool(looked_up)), writer)
+        failed = [result for result in results if result.error is not None]
         if failed:
-            self._prepared.abandon(answers)
+            self._prepared.abandon(results)
             raise failures.from_document(failed[0].error or {})
-        return self._prepared.commit(self._prepared.files_of(answers), note)
+        return self._prepared.commit(self._prepared.files_of(results), note)
 
-    def _answers(self, rows: DataFrame, writer: DistributedWriter) -> list[WriterResult]:
+    def _results(self, rows: DataFrame, writer: DistributedWriter) -> list[WriterResult]:
         try:
-            told = rows.mapInArrow(sent(writer, write_rows), "answer string").collect()
+            told = rows.mapInArrow(sent(writer, write_rows), "result string").collect()
         except Exception as error:  # PySpark, Py4J and gRPC have their own
             hint = f"Nothing was committed. Files with {writer.operation} in their names may be left."
             raise failures.of_job(error, hint, operation=writer.operation) from error
-        return [WriterResult.from_json(json.loads(row["answer"])) for row in told]
+        return [WriterResult.from_json(json.loads(row["result"])) for row in told]
 
     def _distributed(self, rows: DataFrame, has_old: bool) -> DataFrame:
         """The rows of a key together and in order; without keys those of a partition together."""
@@ -236,19 +236,19 @@ def _number(distribution: WriterAssignment) -> Column:
 
 
 def write_rows(writer: DistributedWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: write the files of a task, and answer with their names. What is wrong with the rows is an answer, too;
-    Spark would try it again and again."""
+    """On an executor: write the files of a task; gives one row with the result. Wrong rows are a result, too: Spark would
+    retry an exception."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     task, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, time.time_ns())
     try:
-        answer = writer.answer(_joined(batches), task, attempt)
+        result = writer.write(_joined(batches), task, attempt)
     except ArcticError as error:
         if error.retryable:
             raise
-        answer = WriterResult(files=(), error=failures.to_document(error))
-    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer.to_json())])], ["answer"])
+        result = WriterResult(files=(), error=failures.to_document(error))
+    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(result.to_json())])], ["result"])
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

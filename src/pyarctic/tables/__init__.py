@@ -1,7 +1,7 @@
-"""Tables as users name them: `catalog.database.table`, created, opened, written and read.
+"""Tables by name, `catalog.database.table`: create, open, write and read them.
 
-Knows which store of a table answers a question. Keyed tables have two, for changes and for what is merged of them; the
-Arctic tree divides both by the hash of the key. Unkeyed and native Iceberg tables have one, the table itself.
+Keyed tables have two stores, for changes and for merged rows; the Arctic tree divides both by the hash of the key. Unkeyed
+and native Iceberg tables have one store, the table itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Changes of tables at the door of the library: what does not work out is raised, with a hint."""
+"""Outcomes of commits: failures become errors with hints, and files that were not committed are removed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyarctic import errors
 from pyarctic.iceberg import remove_quietly
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_committed(outcome: Outcome) -> Committed:
-    """The commit, or the error that says why there is none."""
+    """The commit; raises an error if there is none."""
     match outcome:
         case Committed():
             return outcome
@@ -29,17 +28,18 @@ def require_committed(outcome: Outcome) -> Committed:
             raise errors.Rejected(outcome.reason, hint=outcome.hint, reason=outcome.code, **outcome.facts)
         case Unknown():
             raise errors.OutcomeUnknown(
-                f"the catalog did not answer the commit of snapshot {outcome.snapshot_id}: {outcome.reason}",
-                hint="Nothing was deleted. Commit the same change again: if it is in the table already, that is recognised.",
+                f"the outcome of the commit of snapshot {outcome.snapshot_id} is not known: {outcome.reason}",
+                hint="No file was deleted. Commit the same change again: it is recognised if it is in the table already.",
                 snapshot_id=outcome.snapshot_id,
             )
 
 
 def remove_outputs(table: Table, paths: Iterable[str], *, since: int | None) -> None:
-    """Remove files that were written for a table and did not get into it. The one rule for it: never a path that a snapshot
-    of the table may hold. The newest metadata is asked; without an answer everything stays.
+    """Remove files that were written for a table and not committed. No file is removed that any snapshot of the newest
+    metadata refers to; if the metadata cannot be read, none is removed.
 
-    Nobody may call it while the outcome of a commit of these files is open. `since` is a snapshot older than the files."""
+    It must not be called while the outcome of a commit of these files is unknown. `since`: a snapshot that is older than the
+    files."""
     paths, uuid = set(paths), table.uuid
     if not paths:
         return
@@ -51,19 +51,3 @@ def remove_outputs(table: Table, paths: Iterable[str], *, since: int | None) -> 
     except errors.ArcticError:  # orphans can be cleaned later, lost files cannot be brought back
         return
     remove_quietly(table.view.io, paths)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestReport:
-    """What rewriting the manifests did, or would do."""
-
-    table: str
-    snapshot_id: int | None
-    rewritten: int
-    manifests_before: int
-    manifests_after: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        snapshot_id = None if self.snapshot_id is None else str(self.snapshot_id)
-        return asdict(self) | {"snapshot_id": snapshot_id}

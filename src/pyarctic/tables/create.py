@@ -1,4 +1,4 @@
-"""Making and dropping tables: keyed ones are two Iceberg tables in the same database, made and dropped together."""
+"""Creating and dropping tables. A keyed table is two Iceberg tables, created and dropped together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, Rejected, UsageError, about
 from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.catalog import translate_catalog_errors
-from pyarctic.tables.evolve import as_type
+from pyarctic.tables.evolve import parse_type
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 from pyarctic.tables.format.key_hash import check_key_type
 from pyarctic.tables.format.store_properties import (
@@ -39,7 +39,7 @@ _SUFFIX = {"bucket": "bucket", "truncate": "trunc"}
 
 
 class TableAdvice(UserWarning):
-    """Something about a table that works, and may surprise later."""
+    """A warning about a table definition that works, but may have unexpected effects."""
 
 
 def create_stores(
@@ -50,14 +50,14 @@ def create_stores(
     partition_by: Sequence[str],
     properties: Mapping[str, str],
 ) -> None:
-    """Make the stores of a new table; if one of them fails, none is left."""
+    """Create the stores of a new table; if one of them fails, none is left."""
     with about(table=str(name)):
-        fresh = _fresh(schema)
-        _check_key(fresh, primary_key)
+        table_schema = _to_fresh_schema(schema)
+        _check_key(table_schema, primary_key)
         check_user_properties(properties)
-        fresh = required_key(fresh, primary_key) if primary_key else fresh
-        spec = partition_spec(fresh, partition_by)
-        _advise(fresh, spec, primary_key)
+        table_schema = required_key(table_schema, primary_key) if primary_key else table_schema
+        spec = partition_spec(table_schema, partition_by)
+        _warn(table_schema, spec, primary_key)
         change = (*name.namespace, change_store_name(name.table, catalog.properties)) if primary_key else None
         with translate_catalog_errors(name.catalog, str(name)):
             _ensure_namespace(catalog, name.namespace)
@@ -66,27 +66,27 @@ def create_stores(
                     f"a table {'.'.join(change)} exists already, where the changes of {name} would go",
                     hint="Drop it, or choose another name.",
                 )
-            if catalog.table_exists(name.identifier):  # some catalogs notice it after they wrote the new metadata
-                raise _exists(name.identifier)
-            told = store_properties("base", properties, primary_key, change)
-            base = _create(catalog, name.identifier, fresh, spec, told)
+            if catalog.table_exists(name.identifier):  # some catalogs notice it only after they wrote the metadata
+                raise _already_exists(name.identifier)
+            base_properties = store_properties("base", properties, primary_key, change)
+            base = _create(catalog, name.identifier, table_schema, spec, base_properties)
             if change is not None:
                 try:
-                    told = store_properties("change", properties, primary_key, change)
-                    _create(catalog, change, fresh, spec, told)
+                    change_properties = store_properties("change", properties, primary_key, change)
+                    _create(catalog, change, table_schema, spec, change_properties)
                 except BaseException:
-                    _undo(catalog, base)
+                    _remove_created(catalog, base)
                     raise
 
 
-def _undo(catalog: Catalog, base: IcebergTable) -> None:
-    """Forget a table that was made just now, with its metadata; what went wrong is told already."""
+def _remove_created(catalog: Catalog, base: IcebergTable) -> None:
+    """Drop a table that was created just now, and remove its metadata file."""
     catalog.drop_table(base.name())
     remove_quietly(base.io, [base.metadata_location])
 
 
 def drop_stores(catalog: Catalog, base: IcebergTable, *, purge: bool) -> None:
-    """Drop the stores of a table; `purge` removes their files as well."""
+    """Drop the stores of a table; `purge` removes their files, too."""
     drop = _purge if purge else _drop
     change = base.metadata.properties.get(CHANGE_STORE)
     drop(catalog, base)
@@ -101,84 +101,82 @@ def _drop(catalog: Catalog, store: IcebergTable) -> None:
 
 
 def _purge(catalog: Catalog, store: IcebergTable) -> None:
-    if not isinstance(catalog, MetastoreCatalog):  # the service does it
+    if not isinstance(catalog, MetastoreCatalog):  # the catalog service does it
         catalog.purge_table(store.name())
         return
-    # PyIceberg leaves this out for Hive, where it works as everywhere else, and statistics everywhere.
+    # PyIceberg does not purge for Hive, though it would work, and never removes statistics.
     MetastoreCatalog.purge_table(catalog, store.name())
     remove_quietly(store.io, [file.statistics_path for file in store.metadata.statistics])
 
 
-def _fresh(schema: pa.Schema | Schema) -> Schema:
+def _to_fresh_schema(schema: pa.Schema | Schema) -> Schema:
     if isinstance(schema, pa.Schema):
         try:
             schema = Catalog._convert_schema_if_needed(schema)
         except (ValueError, TypeError, UnsupportedPyArrowTypeException) as cause:
-            raise UsageError(f"the schema has a type that Iceberg does not know: {cause}") from cause
+            raise UsageError(f"the schema has a type that Iceberg does not support: {cause}") from cause
     if not isinstance(schema, Schema):
         raise UsageError(f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}")
     if not schema.fields:
         raise UsageError("the schema has no columns")
-    if taken := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]:
-        raise UsageError(f"column {taken[0]} belongs to the change store", hint="Give it another name.", column=taken[0])
+    if reserved := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]:
+        raise UsageError(f"column {reserved[0]} belongs to the change store", hint="Rename it.", column=reserved[0])
     return assign_fresh_schema_ids(schema)
 
 
 def _check_key(schema: Schema, primary_key: Sequence[str]) -> None:
     if isinstance(primary_key, str):
         raise UsageError(f"primary_key is a list of columns, not the text {primary_key!r}", hint=f"[{primary_key!r}]")
-    known = {field.name: field for field in schema.fields}
+    fields = {field.name: field for field in schema.fields}
     for name in primary_key:
-        if name not in known:
-            raise UsageError(
-                f"key column {name!r} is not in the schema", hint=f"There are: {', '.join(known)}.", column=name
-            )
+        if name not in fields:
+            raise UsageError(f"key column {name!r} is not in the schema", hint=f"Columns: {', '.join(fields)}.", column=name)
         if "," in name:
             raise UsageError(f"a key column cannot have a comma in its name: {name!r}", column=name)
-        check_key_type(known[name])
+        check_key_type(fields[name])
     if len(set(primary_key)) < len(primary_key):
         raise UsageError(f"a column is twice in the primary key: {', '.join(primary_key)}")
 
 
 def partition_spec(schema: Schema, partition_by: Sequence[str]) -> PartitionSpec:
-    """A spec from texts as `region`, `day(ts)`, `bucket(16, id)`."""
+    """A partition spec from texts such as `region`, `day(ts)`, `bucket(16, id)`."""
     if isinstance(partition_by, str):
         raise UsageError(f"partition_by is a list, not the text {partition_by!r}", hint=f"[{partition_by!r}]")
     fields = []
     for number, text in enumerate(partition_by):
-        field, transform, name = _partition_field(schema, text)
+        field, transform, name = _parse_partition_field(schema, text)
         fields.append(PartitionField(field.field_id, PARTITION_FIELD_ID_START + number, transform, name))
     if len({field.name for field in fields}) < len(fields):
         raise UsageError(f"two partition fields have one name: {', '.join(partition_by)}")
     return PartitionSpec(*fields)
 
 
-def _partition_field(schema: Schema, text: str) -> tuple[NestedField, Transform[Any, Any], str]:
-    understood = re.fullmatch(r"\s*(\w+)s?\s*\(\s*(?:(\d+)\s*,\s*)?([^(),]+?)\s*(?:,\s*(\d+)\s*)?\)\s*", text)
-    word, width, column = None, None, text.strip()
-    if understood:
-        word, column = understood[1].lower().removesuffix("s"), understood[3]
-        width = understood[2] or understood[4]
-    found = next((field for field in schema.fields if field.name == column), None)
-    if found is None:
+def _parse_partition_field(schema: Schema, text: str) -> tuple[NestedField, Transform[Any, Any], str]:
+    match = re.fullmatch(r"\s*(\w+)s?\s*\(\s*(?:(\d+)\s*,\s*)?([^(),]+?)\s*(?:,\s*(\d+)\s*)?\)\s*", text)
+    function, width, column = None, None, text.strip()
+    if match:
+        function, column = match[1].lower().removesuffix("s"), match[3]
+        width = match[2] or match[4]
+    field = next((field for field in schema.fields if field.name == column), None)
+    if field is None:
         raise UsageError(
             f"no column to partition by: {text!r}",
             hint=f"Write a column, or day(column), bucket(16, column); columns: {', '.join(f.name for f in schema.fields)}.",
         )
-    if word is None:
-        return found, parse_transform("identity"), column
-    if word not in _TRANSFORMS or (word in _SUFFIX) != (width is not None):
+    if function is None:
+        return field, parse_transform("identity"), column
+    if function not in _TRANSFORMS or (function in _SUFFIX) != (width is not None):
         raise UsageError(
-            f"unknown way to partition: {text!r}",
+            f"unknown partition transform: {text!r}",
             hint="One of: column, year(column), month(…), day(…), hour(…), bucket(16, …), truncate(10, …).",
         )
-    transform = parse_transform(f"{word}[{width}]" if width else word)
-    if not transform.can_transform(found.field_type):
-        raise UsageError(f"{word} does not work on column {column!r} of type {found.field_type}", column=column)
-    return found, transform, f"{column}_{_SUFFIX.get(word, word)}"
+    transform = parse_transform(f"{function}[{width}]" if width else function)
+    if not transform.can_transform(field.field_type):
+        raise UsageError(f"{function} does not work on column {column!r} of type {field.field_type}", column=column)
+    return field, transform, f"{column}_{_SUFFIX.get(function, function)}"
 
 
-def _advise(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> None:
+def _warn(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> None:
     outside = sorted(
         {name for field in spec.fields if (name := schema.find_column_name(field.source_id)) and name not in primary_key}
     )
@@ -191,8 +189,8 @@ def _advise(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> 
         )
     if primary_key and any(isinstance(field.transform, YearTransform) for field in spec.fields):
         warnings.warn(
-            "connectors of the format misread how far partitions by year are merged, and show merged changes twice. Use "
-            "month or day if Flink, Spark or Trino read the table through them.",
+            "connectors of the format for Flink, Spark and Trino misread which changes are merged in partitions by year, "
+            "and show merged changes twice. Partition by month or day if they read the table.",
             TableAdvice,
             stacklevel=4,
         )
@@ -202,7 +200,7 @@ def _ensure_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
     if not catalog.namespace_exists(namespace):
         try:
             catalog.create_namespace(namespace)
-        except NamespaceAlreadyExistsError:  # by somebody else, just now
+        except NamespaceAlreadyExistsError:  # another process was faster
             return
 
 
@@ -212,25 +210,25 @@ def _create(
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError as cause:
-        raise _exists(identifier) from cause
+        raise _already_exists(identifier) from cause
     except ArcticError:
         raise
     except ValueError as cause:
         raise UsageError(str(cause)) from cause
 
 
-def _exists(identifier: tuple[str, ...]) -> Rejected:
+def _already_exists(identifier: tuple[str, ...]) -> Rejected:
     return Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.")
 
 
 def schema_of(columns: Sequence[tuple[str, str, bool]]) -> Schema:
-    """A schema of columns: name, type as `long` or `decimal(10, 2)`, and whether it is required."""
+    """A schema from columns: name, type such as `long` or `decimal(10, 2)`, and whether it is required."""
     names = [name for name, _, _ in columns]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"column {doubled!r} is there twice", hint="Give one of them another name.", column=doubled)
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"column {duplicate!r} is there twice", hint="Rename one of them.", column=duplicate)
     return Schema(
         *(
-            NestedField(number, name, as_type(type_), required=required)
+            NestedField(number, name, parse_type(type_), required=required)
             for number, (name, type_, required) in enumerate(columns, 1)
         )
     )

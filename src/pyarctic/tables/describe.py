@@ -1,4 +1,4 @@
-"""Facts of a table's metadata as frames and words."""
+"""Facts of a table's metadata as frames and texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import Transform
 
+from pyarctic.iceberg.delete import PARTITION_KEY
+from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.units import format_instant
 
 _SNAPSHOT_COLUMNS: dict[str, pl.DataType | pl.datatypes.DataTypeClass] = {
@@ -32,7 +34,7 @@ SNAPSHOT_SCHEMA = pl.Schema(_SNAPSHOT_COLUMNS)
 
 
 def snapshot_frame(metadata: TableMetadata) -> pl.DataFrame:
-    """The snapshots there are, oldest first, with the branches and tags that point at them."""
+    """The snapshots, oldest first, with the branches and tags that refer to them."""
     refs: dict[int, list[str]] = {}
     for name, ref in metadata.refs.items():
         refs.setdefault(ref.snapshot_id, []).append(name)
@@ -40,17 +42,47 @@ def snapshot_frame(metadata: TableMetadata) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SNAPSHOT_SCHEMA).sort("committed_at", maintain_order=True)
 
 
+def partition_frame(files: pl.DataFrame) -> pl.DataFrame:
+    """One row per partition, with the numbers and sizes of its files. `files` have their kind as `content`."""
+    is_data = pl.col("content") == "data"
+
+    def count(kind: str) -> pl.Expr:
+        return (pl.col("content") == kind).sum().cast(pl.Int64)
+
+    return files.group_by("partition", "spec_id").agg(
+        data_files=count("data"),
+        records=pl.col("record_count").filter(is_data).sum(),
+        data_bytes=pl.col("file_size_bytes").filter(is_data).sum(),
+        position_delete_files=count("position-deletes"),
+        equality_delete_files=count("equality-deletes"),
+        deletion_vectors=count("deletion-vector"),
+        delete_bytes=pl.coalesce("content_size_bytes", "file_size_bytes").filter(~is_data).sum(),
+        smallest_file_bytes=pl.col("file_size_bytes").filter(is_data).min(),
+        largest_file_bytes=pl.col("file_size_bytes").filter(is_data).max(),
+    )
+
+
+def with_partition_paths(metadata: TableMetadata, frame: pl.DataFrame) -> pl.DataFrame:
+    """Replace partition keys by readable paths. Not before grouping: null and the text 'null' have the same path."""
+    decoder = PartitionDecoder(metadata)
+    keys = frame.select(PARTITION_KEY).unique()
+    paths = [decoder.path(spec_id, key) for spec_id, key in keys.iter_rows()]
+    with_paths = keys.with_columns(pl.Series("path", paths, dtype=pl.String))
+    joined = frame.join(with_paths, on=PARTITION_KEY, how="left", maintain_order="left")
+    return joined.with_columns(partition=pl.col("path")).select(frame.columns)
+
+
 def partition_texts(metadata: TableMetadata) -> list[str]:
-    """The current partition spec as it is written in SQL: `day(ts)`, `bucket(16, id)`, `region`."""
+    """The fields of the current partition spec as in SQL: `day(ts)`, `bucket(16, id)`, `region`."""
     schema = metadata.schema()
-    return [_transformed(field.transform, schema, field.source_id) for field in metadata.spec().fields]
+    return [_format_transform(field.transform, schema, field.source_id) for field in metadata.spec().fields]
 
 
 def sort_texts(metadata: TableMetadata) -> list[str]:
-    """The current sort order: `ts asc nulls-first`."""
+    """The fields of the current sort order: `ts asc nulls-first`."""
     schema = metadata.schema()
     return [
-        f"{_transformed(field.transform, schema, field.source_id)} {field.direction} {field.null_order}"
+        f"{_format_transform(field.transform, schema, field.source_id)} {field.direction} {field.null_order}"
         for order in metadata.sort_orders
         if order.order_id == metadata.default_sort_order_id
         for field in order.fields
@@ -83,7 +115,7 @@ def _snapshot_row(snapshot: Snapshot, refs: list[str]) -> dict[str, Any]:
     }
 
 
-def _transformed(transform: Transform[Any, Any], schema: Schema, source_id: int) -> str:
+def _format_transform(transform: Transform[Any, Any], schema: Schema, source_id: int) -> str:
     column = schema.find_column_name(source_id) or f"#{source_id}"
     if str(transform) == "identity":
         return column
@@ -92,7 +124,7 @@ def _transformed(transform: Transform[Any, Any], schema: Schema, source_id: int)
 
 
 def table_facts(metadata: TableMetadata, partitions: pl.DataFrame) -> dict[str, Any]:
-    """Everything worth knowing of an Iceberg table at a glance, ready for JSON."""
+    """The facts of an Iceberg table, ready for JSON."""
     totals = partitions.sum() if partitions.height else pl.DataFrame()
     current = metadata.current_snapshot()
 

@@ -1,4 +1,4 @@
-"""Changes of schema and properties, on both stores of a table: Base first, then Change, which catches up after a crash."""
+"""Schema changes on both stores of a table: Base first, then the change store, which catches up after a crash."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """What is to become of a schema. Types are Iceberg's, or texts as `long`, `decimal(10, 2)`."""
+    """A change of a schema. Types are Iceberg types, or texts such as `long`, `decimal(10, 2)`."""
 
     add: Mapping[str, IcebergType | str] = field(default_factory=dict)
     drop: Sequence[str] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     widen: Mapping[str, IcebergType | str] = field(default_factory=dict)
     optional: Sequence[str] = ()
-    """Columns that need no value any more."""
+    """Columns that become optional."""
     describe: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, keys: Sequence[str]) -> None:
-        """A key must stay what it is."""
+        """Refuse empty changes, changes of key columns, and reserved names."""
         if not any((self.add, self.drop, self.rename, self.widen, self.optional, self.describe)):
             raise UsageError("nothing is to be changed", hint="Give add, drop, rename, widen, optional or describe.")
         touched = [name for name in keys if name in {*self.drop, *self.rename, *self.optional, *self.widen}]
         if touched:
             raise UsageError(
                 f"key column {touched[0]!r} cannot be dropped, renamed, widened or made optional",
-                hint="Rows are found by the key; make a new table to change it.",
+                hint="Rows are found by the key; create a new table to change it.",
                 column=touched[0],
             )
-        if taken := [name for name in (*self.add, *self.rename.values()) if name in CHANGE_COLUMNS]:
-            raise UsageError(f"column {taken[0]} belongs to the change store", hint="Give it another name.")
+        if reserved := [name for name in (*self.add, *self.rename.values()) if name in CHANGE_COLUMNS]:
+            raise UsageError(f"column {reserved[0]} belongs to the change store", hint="Choose another name.")
 
 
 def evolve(table: IcebergTable, evolution: Evolution) -> None:
@@ -57,26 +57,25 @@ def evolve(table: IcebergTable, evolution: Evolution) -> None:
     try:
         with table.update_schema() as update:
             for name, type_ in evolution.add.items():
-                update.add_column(name, as_type(type_))
+                update.add_column(name, parse_type(type_))
             for name in evolution.drop:
                 update.delete_column(name)
             for name, new in evolution.rename.items():
                 update.rename_column(name, new)
             for name, type_ in evolution.widen.items():
-                update.update_column(name, field_type=as_type(type_))
+                update.update_column(name, field_type=parse_type(type_))
             for name in evolution.optional:
                 update.make_column_optional(name)
             for name, text in evolution.describe.items():
                 update.update_column(name, doc=text)
     except CommitFailedException as cause:
-        raise Conflict(
-            "somebody changed the table in the meantime", hint="Nothing was changed. Look at the table and try again."
-        ) from cause
+        raise Conflict("another commit came first", hint="Nothing was changed. Look at the table and try again.") from cause
     except (ValueError, TypeError, ValidationError, ResolveError) as cause:
         raise UsageError(f"the schema cannot be changed so: {cause}") from cause
 
 
-def as_type(type_: IcebergType | str) -> IcebergType:
+def parse_type(type_: IcebergType | str) -> IcebergType:
+    """An Iceberg type, given as such or as text."""
     if isinstance(type_, IcebergType):
         return type_
     try:
@@ -89,35 +88,35 @@ def as_type(type_: IcebergType | str) -> IcebergType:
         ) from cause
 
 
-def are_equal(some: Schema, other: Schema) -> bool:
-    """Whether two schemas have the same columns; their numbers may differ."""
-    return some.as_struct() == other.as_struct() and set(some.identifier_field_ids) == set(other.identifier_field_ids)
+def are_equal(left: Schema, right: Schema) -> bool:
+    """Whether two schemas have the same columns and keys; their schema ids may differ."""
+    return left.as_struct() == right.as_struct() and set(left.identifier_field_ids) == set(right.identifier_field_ids)
 
 
 def catch_up(base: TableMetadata, change: IcebergTable) -> None:
-    """Give the change store the schema of the base store, if an evolution got no further than that."""
-    known = change.metadata
-    if are_equal(base.schema(), known.schema()):
+    """Give the change store the schema of the base store, if a schema change was interrupted in between."""
+    metadata = change.metadata
+    if are_equal(base.schema(), metadata.schema()):
         return
-    if known.last_column_id > base.last_column_id or not any(are_equal(known.schema(), s) for s in base.schemas):
+    if metadata.last_column_id > base.last_column_id or not any(are_equal(metadata.schema(), s) for s in base.schemas):
         raise Damaged(
-            "the schemas of base and change store have nothing to do with each other",
-            hint="Somebody changed one of them directly. Bring the change store to the schema of the base store.",
+            "the schemas of base and change store do not belong together",
+            hint="One of them was changed directly. Bring the change store to the schema of the base store.",
         )
-    former = next((schema.schema_id for schema in known.schemas if are_equal(base.schema(), schema)), None)
+    former = next((schema.schema_id for schema in metadata.schemas if are_equal(base.schema(), schema)), None)
     updates: list[TableUpdate] = []
     if former is None:
-        fresh = base.schema().model_copy(update={"schema_id": max(schema.schema_id for schema in known.schemas) + 1})
+        fresh = base.schema().model_copy(update={"schema_id": max(schema.schema_id for schema in metadata.schemas) + 1})
         updates.append(AddSchemaUpdate.model_validate({"schema": fresh, "last-column-id": base.last_column_id}))
     updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": -1 if former is None else former}))
     requirements: tuple[Any, ...] = (
-        AssertTableUUID(uuid=known.table_uuid),
-        AssertCurrentSchemaId.model_validate({"current-schema-id": known.current_schema_id}),
-        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": known.last_column_id}),
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
     )
     try:
         change.metadata = change.catalog.commit_table(change, requirements, tuple(updates)).metadata
-    except CommitFailedException:  # somebody else did it
+    except CommitFailedException:  # another process did it
         change.metadata = change.catalog.load_table(change.name()).metadata
         if not are_equal(base.schema(), change.metadata.schema()):
             raise

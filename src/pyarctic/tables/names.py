@@ -1,4 +1,4 @@
-"""Tables by name: listed, opened, created and dropped."""
+"""Tables by name: list, open, create and drop them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_table(name: str) -> Table:
             change = base.catalog.load_table(identifier)
     except NotFound as cause:
         raise Damaged(
-            f"{name}: its change store {'.'.join(identifier)} is gone",
+            f"{name}: its change store {'.'.join(identifier)} does not exist",
             hint="Register its last metadata file again, or read the base store as an Iceberg table.",
             table=name,
         ) from cause
@@ -51,11 +51,11 @@ def create_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Table:
-    """Make a table: keyed with a primary key, unkeyed without. Its database is made if there is none."""
+    """Create a table: keyed with a primary key, unkeyed without. Its database is created if it does not exist."""
     parsed = parse_table_name(name)
-    told = {str(key): str(value) for key, value in (properties or {}).items()}
-    check_properties(told)
-    create_stores(open_catalog(parsed.catalog), parsed, schema, primary_key, partition_by, told)
+    texts = {str(key): str(value) for key, value in (properties or {}).items()}
+    check_properties(texts)
+    create_stores(open_catalog(parsed.catalog), parsed, schema, primary_key, partition_by, texts)
     return open_table(name)
 
 
@@ -70,11 +70,11 @@ def drop_table(name: str, *, purge: bool = False) -> None:
 
 
 def list_tables(pattern: str | None = None) -> list[str]:
-    """Full names of the tables whose name matches a glob such as `prod.*.orders*`; of all tables without one."""
+    """The full names of all tables, or of those that match a glob such as `prod.*.orders*`."""
     names = []
     endings = {SERVICE_CHANGE_STORE}
     for catalog_name in catalog_names():
-        if pattern and not _may_hold(catalog_name, pattern):
+        if pattern and not _may_match(catalog_name, pattern):
             continue
         catalog = open_catalog(catalog_name)
         endings.add(change_store_name("", catalog.properties))
@@ -84,13 +84,13 @@ def list_tables(pattern: str | None = None) -> list[str]:
                 namespace = pending.pop()
                 names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
                 pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
-    # A change store goes with the table beside it.
-    known = set(names)
-    shown = [name for name in names if not any(name.removesuffix(end) in known for end in endings if name.endswith(end))]
+    # Change stores are not listed, if their table is.
+    all_names = set(names)
+    shown = [name for name in names if not any(name.removesuffix(end) in all_names for end in endings if name.endswith(end))]
     return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
 
 
-def _may_hold(catalog: str, pattern: str) -> bool:
-    """Rules catalogs out before they are asked: one that is down must not spoil the listing of another."""
+def _may_match(catalog: str, pattern: str) -> bool:
+    """Whether a pattern may match tables of a catalog: one that is down must not prevent the listing of another."""
     fixed = re.split(r"[*?\[]", pattern)[0]
     return fixed.startswith(f"{catalog}.") or f"{catalog}.".startswith(fixed)

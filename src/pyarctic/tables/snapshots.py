@@ -1,4 +1,4 @@
-"""Which snapshot is meant: by its id, by a branch or tag, or by a moment."""
+"""Selecting a snapshot: by its id, by a branch or tag, or by a point in time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyarctic.tables.describe import instant
 def resolve_snapshot(
     metadata: TableMetadata, snapshot_id: int | None = None, ref: str | None = None, as_of: datetime | None = None
 ) -> tuple[Snapshot | None, Schema]:
-    """The snapshot that is asked for, and the schema its rows are shown with: an old snapshot or a tag has its own,
-    the table and its branches have the current one."""
+    """The selected snapshot, and the schema to read it with: that of its time for an old snapshot or a tag, the current one
+    for the table and its branches."""
     if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
         raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
     if snapshot_id is not None:
@@ -26,11 +26,11 @@ def resolve_snapshot(
             raise UsageError(f"a snapshot id is a number, not {snapshot_id!r}", hint="Convert it with int(…).")
         return _with_schema(metadata, snapshot_id)
     if ref is not None:
-        found = metadata.refs.get(ref)
-        if found is None:
+        branch_or_tag = metadata.refs.get(ref)
+        if branch_or_tag is None:
             raise NotFound(f"no branch or tag {ref!r}", hint=f"There are: {', '.join(metadata.refs) or 'none'}.", ref=ref)
-        snapshot, schema = _with_schema(metadata, found.snapshot_id)
-        return snapshot, metadata.schema() if found.snapshot_ref_type == SnapshotRefType.BRANCH else schema
+        snapshot, schema = _with_schema(metadata, branch_or_tag.snapshot_id)
+        return snapshot, metadata.schema() if branch_or_tag.snapshot_ref_type == SnapshotRefType.BRANCH else schema
     if as_of is not None:
         if not isinstance(as_of, datetime):
             raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
@@ -39,7 +39,7 @@ def resolve_snapshot(
 
 
 def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
-    """The schema that was in force when a snapshot was made."""
+    """The schema of the table when a snapshot was committed."""
     schemas = {schema.schema_id: schema for schema in metadata.schemas}
     current = metadata.schema()
     return schemas.get(snapshot.schema_id, current) if snapshot.schema_id is not None else current
@@ -50,18 +50,18 @@ def _with_schema(metadata: TableMetadata, snapshot_id: int) -> tuple[Snapshot, S
     return snapshot, schema_of(metadata, snapshot)
 
 
-def is_by(timestamp_ms: int, moment: datetime) -> bool:
-    """Whether something happened by a moment, which is of UTC if it has no zone."""
-    return instant(timestamp_ms) <= (moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+def is_not_after(timestamp_ms: int, time: datetime) -> bool:
+    """Whether a timestamp is not after a point in time, which is UTC if it has no zone."""
+    return instant(timestamp_ms) <= (time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
-def _current_at(metadata: TableMetadata, moment: datetime) -> int:
-    past = [entry for entry in metadata.snapshot_log if is_by(entry.timestamp_ms, moment)]
-    if not past:
+def _current_at(metadata: TableMetadata, time: datetime) -> int:
+    entries = [entry for entry in metadata.snapshot_log if is_not_after(entry.timestamp_ms, time)]
+    if not entries:
         raise NotFound(
-            f"the table has no snapshot as old as {moment.isoformat()}"
+            f"the table has no snapshot as old as {time.isoformat()}"
             if metadata.snapshots
             else "the table has no snapshot yet",
-            hint="`arctic table snapshots` lists those there are; older ones may have been expired.",
+            hint="`arctic table snapshots` lists all snapshots; older ones may have been expired.",
         )
-    return past[-1].snapshot_id
+    return entries[-1].snapshot_id

@@ -104,7 +104,7 @@ def test_advice_is_a_note(arctic: Arctic, lake: SqlCatalog) -> None:
         (["--column", "id lang"], 2, "unknown type: 'lang'"),
         (["--column", "id long", "--column", "id int"], 2, "twice"),
         ([*COLUMNS, "--key", "nope"], 2, "'nope' is not in the schema"),
-        ([*COLUMNS, "--partition-by", "week(id)"], 2, "unknown way to partition"),
+        ([*COLUMNS, "--partition-by", "week(id)"], 2, "unknown partition transform"),
         ([*COLUMNS, "--property", "owner"], 2, "not of the form key=value"),
         ([*COLUMNS, "--property", "a=1", "--property", "a=2"], 2, "given twice"),
         ([*COLUMNS, "--property", "self-optimizing.target-size=x"], 2, "is not valid"),

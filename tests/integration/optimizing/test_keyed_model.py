@@ -29,7 +29,7 @@ from pyarctic.tables.format.file_names import parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.models.keyed_histories import KINDS, play
-from tests.models.optimized_keyed_table import HealedKeyed
+from tests.models.optimized_keyed_table import OptimizedKeyedModel
 from tests.support.optimizing import heal as heal_once
 
 HISTORIES = int(os.environ.get("HISTORIES", "2"))
@@ -57,7 +57,7 @@ def test_optimizing_changes_no_row(key: str, numbers: Iterator[int], seed: int, 
     random = Random(f"{key} {seed}")
     copied(random.choice([1, 3, 1000]), monkeypatch)
     monkeypatch.setattr(keyedcommits, "_COMMIT_SECONDS", random.choice([-1, 60]))
-    model = HealedKeyed(f"healed.n.t{next(numbers)}", random, random.choice(OTHERS) if key == "others" else key)
+    model = OptimizedKeyedModel(f"healed.n.t{next(numbers)}", random, random.choice(OTHERS) if key == "others" else key)
     try:
         play(model)
     finally:

@@ -29,7 +29,7 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.tables import KeyedTable
 from pyarctic.tables.format.change_columns import FILE_OFFSET
 from pyarctic.tables.read.change_stream import ChangeStream, ReadLimits, StreamPosition
-from pyarctic.tables.read.latest_versions import MOST_OFFSET
+from pyarctic.tables.read.latest_versions import MAX_OFFSET
 from pyarctic.tables.write.arrow_rows import fit_to_schema
 from pyarctic.tables.write.fanout import Fanout
 from tests.models.key_versions import Place, Row
@@ -48,7 +48,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[int]]
 
 def read(stream: ChangeStream, start: StreamPosition, end: StreamPosition) -> list[Row]:
     """The rows between two positions; their readers have been somewhere else."""
-    portions = pickle.loads(pickle.dumps(stream.portions(start, end)))
+    portions = pickle.loads(pickle.dumps(stream.splits(start, end)))
     return [row for reader, portion in portions for batch in reader.batches(portion) for row in batch.to_pylist()]
 
 
@@ -76,7 +76,7 @@ class Follower:
         self.due, self.due_base = [], Counter()
         self.largest_base = 0
         if self.origin == "earliest":
-            begun = {"_transaction_id": 0, "_file_offset": MOST_OFFSET, "_change_action": "INSERT"}
+            begun = {"_transaction_id": 0, "_file_offset": MAX_OFFSET, "_change_action": "INSERT"}
             self.due_base = Counter(repr(row | begun) for row in table.scan(store="base").to_arrow().to_pylist())
             self.largest_base = table.files(content="data")["record_count"].max() or 0  # type: ignore[assignment]
             merged, known = self.model.base.merged, changes_by_commit(table)
@@ -112,7 +112,7 @@ class Follower:
         return True
 
     def _take(self, rows: list[Row], limits: ReadLimits) -> None:
-        base = [row for row in rows if row["_file_offset"] == MOST_OFFSET]
+        base = [row for row in rows if row["_file_offset"] == MAX_OFFSET]
         changes = rows[len(base) :]
         told = Counter(repr(row | {"_transaction_id": 0}) for row in base)
         assert told <= self.due_base
@@ -299,8 +299,8 @@ def test_a_planned_batch_whose_changes_are_gone_is_noticed(table: KeyedTable) ->
     end = ChangeStream(table).following(start)
     remove_changes(table, upto=2)
     with pytest.raises(NotFound, match="gone"):
-        ChangeStream(table.refresh()).portions(start, end)
-    assert ChangeStream(table, limits=ReadLimits(fail_on_gaps=False)).portions(start, end) == []
+        ChangeStream(table.refresh()).splits(start, end)
+    assert ChangeStream(table, limits=ReadLimits(fail_on_gaps=False)).splits(start, end) == []
 
 
 def test_expired_snapshots_are_a_gap_only_for_who_is_behind(table: KeyedTable, lake: Catalog) -> None:
@@ -376,7 +376,7 @@ def test_wrong_beginnings(table: KeyedTable) -> None:
     pyarctic.drop_table("lake.n.t")
     again = pyarctic.create_table("lake.n.t", SCHEMA, ["id", "part"], ["part"])
     assert isinstance(again, KeyedTable)
-    for ask in (ChangeStream(again).following, lambda position: ChangeStream(again).portions(position, position)):
+    for ask in (ChangeStream(again).following, lambda position: ChangeStream(again).splits(position, position)):
         with pytest.raises(Rejected, match="another table"):
             ask(at)
 
@@ -406,7 +406,7 @@ def test_base_rows_come_after_the_changes_that_they_hide(table: KeyedTable) -> N
     view = table.refresh().change_store.view
     with Fanout(view, mask=0, transaction_id=begun, extra_fields=(FILE_OFFSET,)) as out:
         late = fit_to_schema(rows("x", _1="late").to_batches()[0], view.metadata.schema())
-        out.write(late, out.places(late), {"I": pa.array([1])})
+        out.write(late, out.locate(late), {"I": pa.array([1])})
     table.change_store.commit(Change(start=view.snapshot_id, add=tuple(out.files)))
     table.refresh()
     [merged] = table.scan().to_arrow().to_pylist()

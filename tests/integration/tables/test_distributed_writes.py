@@ -50,7 +50,7 @@ def cut(rows: Sequence[Row], size: int = 1000, **extra: pa.DataType) -> Iterator
 def committed(write: PreparedWrite, parts: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str] = ()) -> int | None:
     """Every part by a writer of its own, as if on another machine."""
     sent = pickle.loads(pickle.dumps(write.file_writer(order)))
-    answers = [sent.answer(part, task, task) for task, part in enumerate(parts)]
+    answers = [sent.write(part, task, task) for task, part in enumerate(parts)]
     told = [WriterResult.from_json(json.loads(json.dumps(answer.to_json()))) for answer in answers]
     return write.commit(write.files_of(told))
 
@@ -77,7 +77,7 @@ def test_rows_that_do_not_fit_go_to_some_writer_which_says_what_is_wrong(table: 
     assert distribution.numbers([pa.array([1, None])]).to_pylist() == [0, 0]
     writer = table.prepare_write("upsert").file_writer()
     with pytest.raises(UsageError, match="'id'"):
-        writer.answer(iter([pa.record_batch({"id": ["x"], "region": ["a"], "v": [1]})]), 0, 0)
+        writer.write(iter([pa.record_batch({"id": ["x"], "region": ["a"], "v": [1]})]), 0, 0)
 
 
 def test_partitions_without_a_key_come_together(lake: Catalog) -> None:
@@ -96,7 +96,7 @@ def test_a_key_that_comes_twice_needs_an_order(table: KeyedTable, mode: str) -> 
         rows = [{name: row[name] for name in ("id", "region", "v")} for row in rows]
     for size in (1, 2, 3, 4):
         with pytest.raises(UsageError, match="key id = 2 comes several times") as refusal:
-            write.file_writer().answer(cut(rows, size, _change_action=pa.string()), 0, 0)
+            write.file_writer().write(cut(rows, size, _change_action=pa.string()), 0, 0)
         assert "order_by" in (refusal.value.hint or "")
     assert table.files(store="change").is_empty()
 
@@ -112,9 +112,9 @@ def test_an_order_that_does_not_decide(table: KeyedTable) -> None:
     writer = table.prepare_write("upsert").file_writer(["seq"])
     tied = [{"id": 7, "region": "a", "v": v, "seq": 5} for v in (1, 2)]
     with pytest.raises(UsageError, match="equal seq"):
-        writer.answer(cut(tied, seq=pa.int64()), 0, 0)
+        writer.write(cut(tied, seq=pa.int64()), 0, 0)
     with pytest.raises(UsageError, match="'seq' orders the rows and is null"):
-        writer.answer(cut([{"id": 7, "region": "a", "v": 1, "seq": None}], seq=pa.int64()), 0, 0)
+        writer.write(cut([{"id": 7, "region": "a", "v": 1, "seq": None}], seq=pa.int64()), 0, 0)
 
 
 def test_the_images_of_one_update_may_be_equal_in_order(table: KeyedTable) -> None:
@@ -123,7 +123,7 @@ def test_the_images_of_one_update_may_be_equal_in_order(table: KeyedTable) -> No
 
     def answered(*rows: Row) -> WriterResult:
         writer = table.prepare_write("cdc").file_writer(["seq"])
-        return writer.answer(cut(rows, 1, _change_action=pa.string(), seq=pa.int64()), 0, 0)
+        return writer.write(cut(rows, 1, _change_action=pa.string(), seq=pa.int64()), 0, 0)
 
     assert answered(event("UPDATE_BEFORE", 1), event("UPDATE_AFTER", 2)).files
     for rows in (
@@ -140,7 +140,7 @@ def test_a_key_in_two_partitions_is_two_rows(by_region: KeyedTable) -> None:
     committed(by_region.prepare_write("upsert"), [cut(rows)])
     assert merged(by_region) == {(1, "a"): 0, (1, "b"): 1}
     with pytest.raises(UsageError, match="comes several times"):
-        by_region.prepare_write("upsert").file_writer().answer(cut([*rows, rows[0]]), 0, 0)
+        by_region.prepare_write("upsert").file_writer().write(cut([*rows, rows[0]]), 0, 0)
 
 
 def test_old_rows_tell_where_keys_are(by_region: KeyedTable) -> None:
@@ -153,7 +153,7 @@ def test_old_rows_tell_where_keys_are(by_region: KeyedTable) -> None:
         {"id": 3, "region": "b", "v": 6, IS_OLD: False},
     ]
     for size in (1, 3):
-        answer = writer.answer(cut(rows, size, **{IS_OLD: pa.bool_()}), 0, size)
+        answer = writer.write(cut(rows, size, **{IS_OLD: pa.bool_()}), 0, size)
         kinds = sorted(file["path"].rsplit("/", 1)[1].split("-")[1] for file in answer.files)
         assert kinds.count("ED") >= 2, kinds  # in the old partition, and before the inserts
     write.commit(write.files_of([answer]))

@@ -112,15 +112,15 @@ def test_names_and_folders(lake: Catalog) -> None:
     table = by_region()
     table.write(pa.concat_tables([rows(*NODES, region=ODD), rows(1, 2, region="x")]), mode="upsert")
     entries = change(lake).entries()
-    assert [int(entry.told["number"]) for entry in entries] == [*range(1, len(entries) + 1)]
-    assert {entry.told["transaction"] for entry in entries} == {"0"}
-    assert len({entry.told["operation"] for entry in entries}) == 1
-    assert int(entries[0].told["operation"]) < 1 << 63
+    assert [int(entry.name_parts["number"]) for entry in entries] == [*range(1, len(entries) + 1)]
+    assert {entry.name_parts["transaction"] for entry in entries} == {"0"}
+    assert len({entry.name_parts["operation"] for entry in entries}) == 1
+    assert int(entries[0].name_parts["operation"]) < 1 << 63
     assert {entry.path.parent for entry in entries} == {change(lake).location / "data" / p for p in (ODD_PATH, "region=x")}
     for entry in entries:
         assert entry.partition == {"region": ODD if entry.path.parent.name == ODD_PATH else "x"}
     table.write(rows(1, region="x"))
-    assert change(lake).entries()[-1].told["number"] == "00001"
+    assert change(lake).entries()[-1].name_parts["number"] == "00001"
 
 
 def test_nodes(lake: Catalog) -> None:
@@ -129,7 +129,7 @@ def test_nodes(lake: Catalog) -> None:
     table.write(rows(*NODES))
     table.write(rows(*NODES), mode="overwrite")
     for look in (change(lake), base(lake)):
-        assert {entry.rows()["id"][0].as_py(): int(entry.told["node"]) for entry in look.entries()} == NODES
+        assert {entry.rows()["id"][0].as_py(): int(entry.name_parts["node"]) for entry in look.entries()} == NODES
         assert {entry.path.parent for entry in look.entries()} == {look.location / "data"}
 
 
@@ -138,8 +138,8 @@ def test_every_store_has_its_own_buckets(lake: Catalog) -> None:
     table = new_table(properties={"base.file-index.hash-bucket": "1", "change.file-index.hash-bucket": "8"})
     table.write(rows(0, 1, 42, -1))
     table.write(rows(0, 1, 42, -1), mode="overwrite")
-    assert {entry.told["node"] for entry in base(lake).entries()} == {"1"}
-    assert {entry.told["node"] for entry in change(lake).entries()} == {"15", "8", "9", "14"}
+    assert {entry.name_parts["node"] for entry in base(lake).entries()} == {"1"}
+    assert {entry.name_parts["node"] for entry in change(lake).entries()} == {"15", "8", "9", "14"}
 
 
 def test_columns_of_change_files(lake: Catalog) -> None:
@@ -220,7 +220,7 @@ def test_transactions(lake: Catalog) -> None:
     assert begun["summary"]["tx.begin.signature"] == ""
     assert "added-data-files" not in begun["summary"]
     assert begun["sequence-number"] == 3
-    assert {entry.told["transaction"] for entry in base(lake).entries()} == {"3"}
+    assert {entry.name_parts["transaction"] for entry in base(lake).entries()} == {"3"}
     assert {entry.kind for entry in base(lake).entries()} == {"B"}
     assert [entry.rows().schema.names for entry in base(lake).entries()] == [SCHEMA.names] * 2
     table.write(rows(6, v="later"), mode="upsert")
@@ -290,7 +290,7 @@ def test_twins_of_a_load_are_deleted_by_position(lake: Catalog) -> None:
     (deletes,) = (entry for entry in base(lake).entries() if entry.content == 1)
     assert deletes.manifest_content == 1
     assert deletes.kind == "PD"
-    assert deletes.told["transaction"] == "1"
+    assert deletes.name_parts["transaction"] == "1"
     assert deletes.path.parent == base(lake).location / "data"
     schema = pq.ParquetFile(deletes.path).schema_arrow
     assert {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema} == {
@@ -300,7 +300,7 @@ def test_twins_of_a_load_are_deleted_by_position(lake: Catalog) -> None:
     found = deletes.rows().to_pylist()
     assert found == sorted(found, key=lambda row: (row["file_path"], row["pos"]))
     dead = [(_of(data, row["file_path"]), row["pos"]) for row in found]
-    assert [entry.told["node"] for entry, _ in dead] == [deletes.told["node"]] * 2
+    assert [entry.name_parts["node"] for entry, _ in dead] == [deletes.name_parts["node"]] * 2
     assert [entry.rows()["v"][position].as_py() for entry, position in dead] == ["first", "second"]
     assert table.scan(["id", "v"], where="id = 1").to_arrow().to_pylist() == [{"id": 1, "v": "last"}]
 
@@ -380,7 +380,7 @@ def test_counters_of_rolled_files(lake: Catalog) -> None:
     table = new_table(properties={"write.target-file-size-bytes": "1"})
     table.write([rows(1, v=str(number)) for number in range(3)])
     entries = change(lake).entries()
-    assert [int(entry.told["number"]) for entry in entries] == [1, 2, 3]
+    assert [int(entry.name_parts["number"]) for entry in entries] == [1, 2, 3]
     offsets = [entry.rows()["_file_offset"].to_pylist() for entry in entries]
     assert all(some[-1] < other[0] for some, other in pairwise(offsets))
     assert [row["v"] for row in table.scan().to_arrow().to_pylist()] == ["2"]

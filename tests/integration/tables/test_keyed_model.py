@@ -31,7 +31,7 @@ from tests.support.keyed_tables import IDS, rows
 HISTORIES = int(os.environ.get("HISTORIES", "2"))
 OTHERS = ("wide decimal", "time", "binary", "truth")
 TINY = 64
-"""Bytes of memory: every word is spilled."""
+"""Bytes of memory: every version is spilled."""
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def check(model: KeyedModel, spill: Path, *, thoroughly: bool) -> None:
         check_log(model, table)
         check_past(model, table)
     if thoroughly or random.random() < 0.1:
-        check_small_pieces(model, table)
-    assert not [*spill.glob("arctic-words-*")]
+        check_small_splits(model, table)
+    assert not [*spill.glob("arctic-versions-*")]
 
 
 def check_condition(model: KeyedModel, table: KeyedTable, expected: dict[Place, Row]) -> None:
@@ -73,18 +73,19 @@ def check_condition(model: KeyedModel, table: KeyedTable, expected: dict[Place, 
         assert scan.count() == len(chosen), where
 
 
-def check_small_pieces(model: KeyedModel, table: KeyedTable) -> None:
-    """Words that do not fit into memory, and groups in as many parts as they have files."""
+def check_small_splits(model: KeyedModel, table: KeyedTable) -> None:
+    """Versions that do not fit into memory, and splits from single files to many key groups."""
     rows = model.shown(model.expected().values())
     tiny = table.scan(memory_bytes=TINY)
     assert tuples(tiny.batches()) == rows
     assert tiny.count() == rows.total()
     scan = table.scan(memory_bytes=model.random.choice([TINY, 1 << 20]))
     assert isinstance(scan, MergedScan)
-    division = plan_splits(scan, SplitSizes(readers=1, least_bytes=1, most_bytes=1), allow_plain=False)
-    assert not division.plain
-    sent = pickle.loads(pickle.dumps(division.reader))
-    parts = [tuples(sent.batches(portion)) for portion in division.portions]
+    target = model.random.choice([1, 1, 4 << 10, 1 << 20])
+    plan = plan_splits(scan, SplitSizes(readers=1, min_bytes=target, max_bytes=target), allow_plain=False)
+    assert not plan.plain_files
+    sent = pickle.loads(pickle.dumps(plan.reader))
+    parts = [tuples(sent.batches(split)) for split in plan.splits]
     assert sum(parts, type(rows)()) == rows
 
 

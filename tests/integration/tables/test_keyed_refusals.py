@@ -377,7 +377,7 @@ def test_two_writers_of_one_key_in_one_transaction(lake: Lake, table: KeyedTable
     for number in (1, 2):
         with Fanout(store.view, mask=3, transaction_id=transaction, extra_fields=(FILE_OFFSET,)) as out:
             batch = rows(50, 51 + number).cast(SCHEMA).to_batches()[0]
-            out.write(batch, out.places(batch), {"I": pa.array([1, 2])})
+            out.write(batch, out.locate(batch), {"I": pa.array([1, 2])})
         store.commit(Change(start=None, add=tuple(out.files)))
     for memory in (16, 1 << 20):
         with pytest.raises(Damaged, match="50") as refused:
@@ -501,7 +501,7 @@ def test_files_of_another_spec(lake: Lake, table: KeyedTable) -> None:
     store = pyarctic.table("lake.n.t_change_")
     with Fanout(store.view, mask=0, extra_fields=(FILE_OFFSET,)) as out:
         batch = rows(60).cast(SCHEMA).to_batches()[0]
-        out.write(batch, out.places(batch), {"I": pa.array([1])})
+        out.write(batch, out.locate(batch), {"I": pa.array([1])})
     store.commit(Change(start=None, add=tuple(out.files)))
     with lake.catalog.load_table("n.t_change_").update_spec() as update:
         update.remove_field("number_part")

@@ -89,7 +89,7 @@ def test_an_overwrite_that_cannot_be_committed_leaves_nothing(fault: Exception, 
     def fail(*_: Any) -> StatisticsFile:
         raise fault
 
-    monkeypatch.setattr(writes, "write_merged", fail)
+    monkeypatch.setattr(writes, "write_merged_sequences", fail)
     with pytest.raises(Unavailable):
         table.write(rows((2, "load")), mode="overwrite")
     monkeypatch.undo()

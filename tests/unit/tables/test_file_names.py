@@ -20,5 +20,5 @@ from pyarctic.tables.format.file_names import parse_file_names
 )
 def test_names_of_changes(name: str, node: int, kind: str, transaction: int) -> None:
     files = pl.DataFrame({"file_path": [f"s3://lake/t/data/{name}"], "data_sequence_number": [9]})
-    told = parse_file_names(files, "change").row(0, named=True)
-    assert (told["node_id"], told["kind"], told["transaction_id"]) == (node, kind, transaction)
+    facts = parse_file_names(files, "change").row(0, named=True)
+    assert (facts["node_id"], facts["kind"], facts["transaction_id"]) == (node, kind, transaction)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyarctic.errors import UsageError
-from pyarctic.tables.format.tree import ROOT, Node, bucket_mask, disjoint_roots, node_ids, root_above
+from pyarctic.tables.format.tree import ROOT, Node, assign_roots, bucket_mask, node_ids, node_masks
 
 DEPTH = 12
 HASHES = np.concatenate([np.arange(1 << 6), np.array([(1 << 31) - 1, 1 << 30, 12345])]).astype(np.int32)
@@ -106,16 +107,31 @@ def test_every_hash_has_one_node_at_a_level(key_hash: int, level: int) -> None:
     assert held(node, key_hash)
 
 
-@given(chosen=st.lists(nodes, min_size=1, max_size=12))
-def test_disjoint_roots_cover_all_nodes_once(chosen: list[Node]) -> None:
-    ids = [node.id for node in chosen]
-    roots = disjoint_roots(ids)
-    assert set(roots) <= set(chosen)
-    assert all(some.is_disjoint(other) for some in roots for other in roots if some != other)
-    for node in chosen:
-        above = root_above(roots, node.id)
-        assert node.is_within(above)
-        assert sum(node.is_within(root) for root in roots) == 1
+def topmost(node: Node, others: list[Node]) -> Node:
+    """The root of a node's sub-tree, by comparing it with every other node."""
+    return min((other for other in others if node.is_within(other)), key=lambda other: other.mask)
+
+
+@given(
+    files=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["[]", '["a"]']), nodes), max_size=20),
+    column=st.sampled_from(["node_id", "place"]),
+)
+def test_roots_are_the_topmost_nodes_with_files(files: list[tuple[int, str, Node]], column: str) -> None:
+    rows = [(spec_id, partition, node.id) for spec_id, partition, node in files]
+    frame = pl.DataFrame(rows, {"spec_id": pl.Int32, "partition": pl.String, column: pl.Int64}, orient="row")
+    rooted = assign_roots(frame, column)
+    assert rooted.drop("root").equals(frame)
+    roots = [Node.of_id(node_id) for node_id in rooted["root"]]
+    for (spec_id, partition, node), root in zip(files, roots, strict=True):
+        beside = [other for *place, other in files if place == [spec_id, partition]]
+        assert root == topmost(node, beside)
+    keys = {(*file[:2], root) for file, root in zip(files, roots, strict=True)}
+    assert all(one.is_disjoint(other) for *a, one in keys for *b, other in keys if a == b and one != other)
+
+
+def test_masks_of_nodes() -> None:
+    ids = np.array([*range(1, 70), (1 << 31) - 1, 1 << 31, (1 << 53) + 1, (1 << 62) - 1, 1 << 62])
+    assert node_masks(ids).tolist() == [Node.of_id(int(node_id)).mask for node_id in ids]
 
 
 @pytest.mark.parametrize("buckets", [0, -4, 3, 6, 12, (1 << 31) + 1, 1 << 32])

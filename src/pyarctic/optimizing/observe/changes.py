@@ -15,6 +15,7 @@ from pyarctic.tables import KeyedTable
 from pyarctic.tables.format import (
     BASE_BUCKETS,
     ROOT,
+    PrimaryKey,
     StorePaths,
     check_spec,
     find_open_transactions,
@@ -26,7 +27,7 @@ from pyarctic.tables.format import (
     select_mergeable,
     tree_mask,
 )
-from pyarctic.tables.read import PrimaryKey, check_files, select_unmerged, with_key_ranges
+from pyarctic.tables.read import check_files, select_unmerged, with_key_ranges
 
 _DELETED = pl.col("kind") == "ED"
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
         parse_file_names,
     )
     from pyarctic.tables.format.merged_sequence import MERGED_SUMMARY, merge_times, merged_sequences, write_merged_sequences
+    from pyarctic.tables.format.primary_key import PrimaryKey
     from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, check_spec, key_ids, tree_mask
     from pyarctic.tables.format.transactions import find_open_transactions, may_hide_transactions, select_mergeable
-    from pyarctic.tables.format.tree import ROOT, Node
+    from pyarctic.tables.format.tree import ROOT, Node, assign_roots
 
 __all__ = [
     "BASE_BUCKETS",
@@ -27,9 +28,11 @@ __all__ = [
     "MERGED_SUMMARY",
     "ROOT",
     "Node",
+    "PrimaryKey",
     "StoreFileNames",
     "StorePaths",
     "StoreTarget",
+    "assign_roots",
     "check_spec",
     "find_open_transactions",
     "key_ids",
@@ -50,8 +53,9 @@ __getattr__ = lazy_exports(
         "change_columns": ("FILE_OFFSET", "read_change_files"),
         "file_names": ("StoreFileNames", "StorePaths", "StoreTarget", "parse_change_file_names", "parse_file_names"),
         "merged_sequence": ("MERGED_SUMMARY", "merge_times", "merged_sequences", "write_merged_sequences"),
+        "primary_key": ("PrimaryKey",),
         "store_properties": ("BASE_BUCKETS", "CHANGE_BUCKETS", "check_spec", "key_ids", "tree_mask"),
         "transactions": ("may_hide_transactions", "select_mergeable", "find_open_transactions"),
-        "tree": ("Node", "ROOT"),
+        "tree": ("Node", "ROOT", "assign_roots"),
     },
 )

@@ -1,10 +1,10 @@
-"""Names of the files of a keyed table's stores: they tell tree node, kind and transaction.
+"""Names of the files of a keyed table's stores. They contain the tree node, the kind and the transaction:
 
     4-I-0-00000-2-7301827364518273645-00001.parquet
     node, kind, transaction, writer's partition, task, operation, number of the file
 
-A transaction 0 means the sequence number of the commit. Files that other engines put into a store, with names of their own,
-belong to the root of the tree.
+Transaction 0 means the sequence number of the commit. Files of other engines with other names belong to the root of the
+tree.
 """
 
 from __future__ import annotations
@@ -29,53 +29,58 @@ STORES: tuple[Store, ...] = ("base", "change")
 FileKind = Literal["B", "I", "ED", "PD"]
 """Base rows, inserted rows, deleted rows (by key), positions of deleted base rows."""
 
-Place = tuple[str, tuple[bool, ...]]
+PartitionId = tuple[str, tuple[bool, ...]]
 """A partition: its path, and which of its values are null."""
 _KINDS = ("B", "I", "ED", "PD", "IED", "L")
 _CHANGE_KINDS = ("I", "ED", "B")
-"""Base rows in a change store are inserted ones under a wrong name."""
+"""Files of a change store that are named as base files contain inserted rows."""
 _NAME = r"\.?(?<node>\d+)-(?<kind>\w+)-(?<transaction>\d+)-(?<part>\d+)-(?<task>\d+)-(?<rest>.*)"
 
 
 def parse_file_names(files: pl.DataFrame, store: Store) -> pl.DataFrame:
-    """A file list with what the names tell: `node_id`, `kind` and `transaction_id`, and `writer`, who wrote it."""
+    """Add the facts of the file names: `node_id`, `kind`, `transaction_id`, and `writer`, which identifies the writer."""
     name = pl.col("file_path").str.split("/").list.last()
-    told = name.str.extract_groups(f"^{_NAME}$").struct
-    is_ours = told.field("kind").is_in(_KINDS) & (told.field("node").cast(pl.Int64, strict=False) >= ROOT.id)
-    kind = pl.when(is_ours).then(told.field("kind"))
-    # A sub-expression of a name that is not ours is null; so is everything made of it.
-    number = {part: pl.when(is_ours).then(told.field(part)).cast(pl.Int64, strict=False) for part in ("node", "transaction")}
-    operation = told.field("rest").str.split("-").list.first()
-    writer = pl.concat_str(told.field("part"), told.field("task"), operation, separator="-")
+    groups = name.str.extract_groups(f"^{_NAME}$").struct
+    is_ours = groups.field("kind").is_in(_KINDS) & (groups.field("node").cast(pl.Int64, strict=False) >= ROOT.id)
+    kind = pl.when(is_ours).then(groups.field("kind"))
+    # The groups of other names are null, and so is everything made of them.
+    numbers = {
+        part: pl.when(is_ours).then(groups.field(part)).cast(pl.Int64, strict=False) for part in ("node", "transaction")
+    }
+    operation = groups.field("rest").str.split("-").list.first()
+    writer = pl.concat_str(groups.field("part"), groups.field("task"), operation, separator="-")
     facts = files.with_columns(
-        node_id=number["node"].fill_null(ROOT.id),
+        node_id=numbers["node"].fill_null(ROOT.id),
         kind=kind.fill_null("B" if store == "base" else "I"),
-        transaction_id=number["transaction"].fill_null(0),
+        transaction_id=numbers["transaction"].fill_null(0),
         writer=pl.when(is_ours).then(writer).otherwise(pl.col("file_path")),
     )
     if store == "base":
         return facts.with_columns(kind=pl.col("kind").replace("I", "B"))
-    own = pl.when(pl.col("transaction_id") > 0).then("transaction_id").otherwise("data_sequence_number")
-    return facts.with_columns(transaction_id=own)
+    transaction_id = pl.when(pl.col("transaction_id") > 0).then("transaction_id").otherwise("data_sequence_number")
+    return facts.with_columns(transaction_id=transaction_id)
 
 
 def parse_change_file_names(files: pl.DataFrame) -> pl.DataFrame:
-    """The same of a change store, without what holds no changes."""
+    """The same for a change store; files without changes are left out."""
     return parse_file_names(files, "change").filter(pl.col("kind").is_in(_CHANGE_KINDS))
 
 
 class StorePaths(PartitionDecoder):
-    """Partitions as the format writes them: as folders, and in the list of what was merged. Other engines compare these
-    texts, so they are those of Iceberg Java, letter by letter; null and the text 'null' are one."""
+    """Partition paths as the format writes them, in folder names and in merged sequences. Other engines compare these texts,
+    so they are exactly those of Iceberg Java; null and the text 'null' have the same path."""
 
     def path_of(self, spec_id: int, values: tuple[Any, ...]) -> str:
         fields = zip(self._specs[spec_id].fields, values, strict=True)
-        return "/".join(f"{_encoded(field.name)}={_encoded(self._told(field, value))}" for field, value in fields)
+        return "/".join(
+            f"{_url_encode(field.name)}={_url_encode(self._format_value(field, value))}" for field, value in fields
+        )
 
-    def place_of(self, spec_id: int, values: tuple[Any, ...]) -> Place:
+    def partition_id(self, spec_id: int, values: tuple[Any, ...]) -> PartitionId:
+        """Identifies a partition, also if another one has the same path."""
         return self.path_of(spec_id, values), tuple(value is None for value in values)
 
-    def _told(self, field: PartitionField, value: Any) -> str:
+    def _format_value(self, field: PartitionField, value: Any) -> str:
         match self.result_type(field):
             case _ if value is None:
                 return "null"
@@ -84,7 +89,7 @@ class StorePaths(PartitionDecoder):
             case UUIDType():
                 return str(value if isinstance(value, UUID) else UUID(bytes=value))
             case TimeType():
-                return _clock(value)
+                return _format_time(value)
             case TimestampType() | TimestamptzType() as type_:
                 text = (datetime(1970, 1, 1) + timedelta(microseconds=value)).isoformat()  # noqa: DTZ001  # zone follows
                 text = text.rstrip("0") if "." in text else text
@@ -93,8 +98,8 @@ class StorePaths(PartitionDecoder):
         return str(value) if source is None else str(field.transform.to_human_string(source, value))
 
 
-def _clock(micros: int) -> str:
-    """The time of day as Java tells it: no seconds if there are none, and fractions of three or six digits."""
+def _format_time(micros: int) -> str:
+    """The time of day as Java formats it: without seconds if they are zero, and with three or six digits of fraction."""
     seconds, fraction = divmod(micros, 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}"
     if seconds % 60 or fraction:
@@ -104,13 +109,13 @@ def _clock(micros: int) -> str:
     return text
 
 
-def _encoded(text: str) -> str:
-    """As Java encodes texts for an URL; Python's own way differs in two letters."""
+def _url_encode(text: str) -> str:
+    """As Java's URLEncoder does it; Python differs in two characters."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
 class StoreFileNames(FileNames):
-    """Names of one writer's files. All of them carry its operation id, so that what a lost writer left can be found."""
+    """Names of one writer's files. They contain its operation id, so that files of a lost writer can be found."""
 
     def __init__(self, task: int = 0, attempt: int = 0, operation: int | str | None = None) -> None:
         self.operation = random_id() if operation is None else operation
@@ -124,7 +129,8 @@ class StoreFileNames(FileNames):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTarget(FileTarget):
-    """Where files of one node of one partition go. Other engines look for them below `data/`, whatever the table says."""
+    """Where files of one node of a partition are written. Other engines expect them below `data/`, whatever the table
+    properties say."""
 
     node_id: int
     kind: FileKind
@@ -134,5 +140,5 @@ class StoreTarget(FileTarget):
         assert isinstance(self.names, StoreFileNames)  # noqa: S101
         partition = StorePaths(self.metadata).path_of(self.spec_id, self.partition)
         folder = f"{self.metadata.location.rstrip('/')}/data" + (f"/{partition}" if partition else "")
-        extension = suffix.removeprefix("-deletes")  # the kind says it
+        extension = suffix.removeprefix("-deletes")  # the kind is in the name already
         return f"{folder}/{self.names.of(self.node_id, self.kind, self.transaction_id)}{extension}"

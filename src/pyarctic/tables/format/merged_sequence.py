@@ -1,7 +1,7 @@
-"""How far changes were merged into Base, for each partition: the greatest merged sequence number of the change store.
+"""How far changes are merged into Base, for each partition: the greatest merged sequence number of the change store.
 
-It is kept in a statistics file of the base store's snapshot, in a blob `optimized-sequence`: JSON, partition path → number.
-A snapshot that has one says so in its summary; one that says nothing inherits it from its parent.
+It is stored in a statistics file of the base store's snapshot, in a blob `optimized-sequence`: JSON, partition path →
+number. The summary of such a snapshot has an entry for it; a snapshot without that entry inherits from its parent.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from pyarctic.errors import Damaged
 from pyarctic.iceberg.write import Blob, read_blob, write_statistics
 
 _SEQUENCE, _TIME = "optimized-sequence", "base-optimized-time"
+_LEGACY_KEYS = {_SEQUENCE: "max-txId", _TIME: "base-op-time"}
 MERGED_SUMMARY = {f"{_SEQUENCE}.exist": "true", f"{_TIME}.exist": "true"}
-"""What the summary of a snapshot with such statistics says."""
-_LEGACY = "table.partition-properties"
+"""Entries of the summary of a snapshot with such statistics."""
+_LEGACY_PROPERTY = "table.partition-properties"
+"""Older tables store the same values in this property."""
 
 
 def merged_sequences(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None) -> dict[str, int]:
     """Partition path → merged sequence number, as of a snapshot of the base store; other partitions have none yet."""
-    return _state(metadata, io, snapshot, _SEQUENCE, "max-txId")
+    return _read_values(metadata, io, snapshot, _SEQUENCE)
 
 
 def merge_times(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None) -> dict[str, int]:
     """Partition path → when it was merged last, in milliseconds."""
-    return _state(metadata, io, snapshot, _TIME, "base-op-time")
+    return _read_values(metadata, io, snapshot, _TIME)
 
 
 def write_merged_sequences(
     metadata: TableMetadata, io: FileIO, snapshot_id: int, changed: Mapping[str, int]
 ) -> StatisticsFile:
-    """The state after a commit that merges partitions up to the given sequence numbers; others stay as they are."""
+    """Write the statistics of a commit that merges partitions up to the given sequence numbers; others keep theirs."""
     now = time.time_ns() // 1_000_000
     current = metadata.current_snapshot()
     sequences = merged_sequences(metadata, io, current)
@@ -47,60 +49,76 @@ def write_merged_sequences(
     blobs = [
         Blob(
             type=type_,
-            data=json.dumps({**known, **new}).encode(),
+            data=json.dumps({**old, **new}).encode(),
             fields=(),
             snapshot_id=snapshot_id,
-            # Of the snapshot, if nobody commits in the meantime; nobody reads it.
-            sequence_number=max((known.sequence_number or 0 for known in metadata.snapshots), default=0) + 1,
+            # Correct unless others commit in the meantime; no engine reads it.
+            sequence_number=max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0) + 1,
         )
-        for type_, known, new in ((_SEQUENCE, sequences, changed), (_TIME, times, dict.fromkeys(changed, now)))
+        for type_, old, new in ((_SEQUENCE, sequences, changed), (_TIME, times, dict.fromkeys(changed, now)))
     ]
     path = f"{metadata.location.rstrip('/')}/data/puffin/{snapshot_id}-{uuid.uuid4()}.puffin"
     return write_statistics(metadata, io, snapshot_id, blobs, path=path)
 
 
-def _state(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None, blob: str, legacy: str) -> dict[str, int]:
-    told = oldest = snapshot
-    while told is not None and not _says(told, f"{blob}.exist"):
-        parent, oldest = told.parent_snapshot_id, told
-        told = None if parent is None else metadata.snapshot_by_id(parent)
-    if told is None:
-        is_cut = oldest is not None and (oldest.sequence_number or 0) > 1 and _LEGACY not in metadata.properties
-        if oldest is not None and is_cut and blob == _SEQUENCE:  # what was merged before would be read twice
-            raise Damaged(
-                f"what was merged is not known: the history of Base ends at snapshot {oldest.snapshot_id}",
-                hint="Snapshots before it were expired by a tool that does not know keyed tables. Restore the metadata of "
-                f"Base. If nothing was ever merged or overwritten, set its property {_LEGACY} to {{}} with an Iceberg tool.",
-                snapshot_id=oldest.snapshot_id,
-            )
-        return _legacy(metadata.properties, legacy)
-    files = [
-        file
-        for file in metadata.statistics
-        if file.snapshot_id == told.snapshot_id and any(known.type == blob for known in file.blob_metadata)
-    ]
-    if len(files) != 1:
-        raise Damaged(
-            f"snapshot {told.snapshot_id} says that it knows what was merged, and {len(files)} statistics files tell it",
-            hint="Somebody removed its statistics. Roll the base store back to a snapshot that still has them.",
-            snapshot_id=told.snapshot_id,
-        )
-    try:
-        found: dict[str, Any] = json.loads(read_blob(io, files[0].statistics_path, blob))
-        return {path: int(value) for path, value in found.items()}
-    except (ValueError, AttributeError) as cause:
-        raise Damaged(
-            f"statistics cannot be understood: {files[0].statistics_path}",
-            hint="Roll the base store back to the snapshot before its commit.",
-            file=files[0].statistics_path,
-        ) from cause
+def _read_values(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None, blob: str) -> dict[str, int]:
+    """Partition path → number, as of a snapshot."""
+    source, oldest = _find_source(metadata, snapshot, blob)
+    if source is not None:
+        return _read_statistics(metadata, io, source, blob)
+    if oldest is not None and blob == _SEQUENCE:
+        _refuse_lost_history(metadata, oldest)
+    return _read_legacy(metadata.properties, _LEGACY_KEYS[blob])
 
 
-def _says(snapshot: Snapshot, key: str) -> bool:
+def _find_source(metadata: TableMetadata, snapshot: Snapshot | None, blob: str) -> tuple[Snapshot | None, Snapshot | None]:
+    """The latest ancestor with such a blob, if any, and the oldest snapshot that was looked at."""
+    oldest = snapshot
+    while snapshot is not None and not _has_summary_entry(snapshot, f"{blob}.exist"):
+        parent, oldest = snapshot.parent_snapshot_id, snapshot
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+    return snapshot, oldest
+
+
+def _has_summary_entry(snapshot: Snapshot, key: str) -> bool:
     return snapshot.summary is not None and key in snapshot.summary.additional_properties
 
 
-def _legacy(properties: Mapping[str, str], name: str) -> dict[str, int]:
-    """Older tables keep it in a property."""
-    told: dict[str, dict[str, str]] = json.loads(properties.get(_LEGACY, "{}"))
-    return {path: int(known[name]) for path, known in told.items() if name in known}
+def _refuse_lost_history(metadata: TableMetadata, oldest: Snapshot) -> None:
+    """Raise if ancestors were expired that may have had the merged sequences: merged changes would be read twice."""
+    if (oldest.sequence_number or 0) > 1 and _LEGACY_PROPERTY not in metadata.properties:
+        raise Damaged(
+            f"what was merged is not known: the history of Base ends at snapshot {oldest.snapshot_id}",
+            hint="Snapshots before it were expired by a tool that does not know keyed tables. Restore the metadata of Base. "
+            f"If nothing was ever merged or overwritten, set its property {_LEGACY_PROPERTY} to {{}} with an Iceberg tool.",
+            snapshot_id=oldest.snapshot_id,
+        )
+
+
+def _read_statistics(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, blob: str) -> dict[str, int]:
+    files = [
+        file
+        for file in metadata.statistics
+        if file.snapshot_id == snapshot.snapshot_id and any(entry.type == blob for entry in file.blob_metadata)
+    ]
+    if len(files) != 1:
+        raise Damaged(
+            f"snapshot {snapshot.snapshot_id} should have one statistics file with merged sequences, and has {len(files)}",
+            hint="Its statistics were removed. Roll the base store back to a snapshot that still has them.",
+            snapshot_id=snapshot.snapshot_id,
+        )
+    path = files[0].statistics_path
+    try:
+        values: dict[str, Any] = json.loads(read_blob(io, path, blob))
+        return {partition: int(value) for partition, value in values.items()}
+    except (ValueError, AttributeError) as cause:
+        raise Damaged(
+            f"statistics cannot be parsed: {path}",
+            hint="Roll the base store back to the snapshot before its commit.",
+            file=path,
+        ) from cause
+
+
+def _read_legacy(properties: Mapping[str, str], key: str) -> dict[str, int]:
+    partitions: dict[str, dict[str, str]] = json.loads(properties.get(_LEGACY_PROPERTY, "{}"))
+    return {path: int(values[key]) for path, values in partitions.items() if key in values}

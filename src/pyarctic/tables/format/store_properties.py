@@ -1,6 +1,6 @@
-"""How a keyed or unkeyed table lies in a catalog: two ordinary Iceberg tables, tied together by their properties.
+"""How a keyed or unkeyed table is stored in a catalog: as Iceberg tables that are linked by their properties.
 
-Names and values are those of the mixed-iceberg format, so that its connectors for Flink, Spark and Trino share the tables.
+Names and values are those of the mixed-iceberg format, so that its connectors for Flink, Spark and Trino can use the tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASE_BUCKETS = "base.file-index.hash-bucket"
 CHANGE_BUCKETS = "change.file-index.hash-bucket"
 DEFAULT_BUCKETS = 4
 SERVICE_CHANGE_STORE = "@change"
-"""How the names of change stores end in the catalog of the format's own management service."""
+"""The ending of change store names in the catalog of the format's management service."""
 
 _RESERVED = {
     FORMAT,
@@ -47,11 +47,11 @@ _RESERVED = {
     "watermark.table",
     "watermark.base",
 }
-"""Properties that the format itself writes."""
+"""Properties that only the format itself sets."""
 
 
 def store_of(properties: Mapping[str, str]) -> Store | None:
-    """Which store of a table this Iceberg table is; None if it is a table of its own."""
+    """Which store of a table this Iceberg table is; None if it is a native Iceberg table."""
     if properties.get(FORMAT, "").upper() != MIXED:
         return None
     store = properties.get(STORE, "").lower()
@@ -59,7 +59,7 @@ def store_of(properties: Mapping[str, str]) -> Store | None:
 
 
 def kind_of(properties: Mapping[str, str]) -> TableKind:
-    """What kind of table has a base store, or is a table, with these properties."""
+    """The kind of a table, by the properties of its base store."""
     if store_of(properties) != "base":
         return "native"
     return "keyed" if properties.get(PRIMARY_KEY) else "unkeyed"
@@ -67,13 +67,13 @@ def kind_of(properties: Mapping[str, str]) -> TableKind:
 
 def key_names(metadata: TableMetadata) -> tuple[str, ...]:
     """The primary key in the order of its declaration, in which it is hashed."""
-    told = [name.strip() for name in metadata.properties.get(PRIMARY_KEY, "").split(",")]
-    names = tuple(name for name in told if name)
-    known = {field.name for field in metadata.schema().fields}
-    if missing := [name for name in names if name not in known]:
+    parts = (name.strip() for name in metadata.properties.get(PRIMARY_KEY, "").split(","))
+    names = tuple(name for name in parts if name)
+    columns = {field.name for field in metadata.schema().fields}
+    if missing := [name for name in names if name not in columns]:
         raise Damaged(
             f"the primary key names columns that the table does not have: {', '.join(missing)}",
-            hint=f"Table property {PRIMARY_KEY} is wrong; the columns are {', '.join(sorted(known))}.",
+            hint=f"Table property {PRIMARY_KEY} is wrong; the columns are {', '.join(sorted(columns))}.",
         )
     return names
 
@@ -85,46 +85,44 @@ def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
 
 
 def check_spec(base: TableMetadata, change: TableMetadata) -> None:
-    """A key is unique within its partition, in both stores alike: they keep the spec that they were made with."""
+    """Refuse tables whose partition spec was changed: a key is unique within its partition, in both stores alike."""
     for store, metadata in (("base", base), ("change", change)):
         if metadata.default_spec_id != min(metadata.specs()):
             raise Unsupported(
                 f"the partition spec of the {store} store was changed to {metadata.spec()}",
-                hint="Keyed tables keep theirs. Change it back, or make a new table and write the rows there.",
+                hint="Keyed tables keep theirs. Change it back, or create a new table and write the rows there.",
             )
-    if base.spec() != change.spec():  # files are compared by the number of their spec, too
+    if base.spec() != change.spec():  # files are compared by their spec id, too
         raise Unsupported(
             f"base and change store are partitioned differently: {base.spec()} and {change.spec()}",
-            hint="Somebody changed one of them. Change it back.",
+            hint="One of them was changed. Change it back.",
         )
 
 
 def change_store_identifier(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The name of the change store, as the base store tells it."""
-    told = properties.get(CHANGE_STORE)
-    if not told:
-        raise Damaged(
-            "the table has a primary key and names no change store", hint=f"Table property {CHANGE_STORE} must name it."
-        )
-    return tuple(told.split("."))
+    """The name of the change store, from the properties of the base store."""
+    name = properties.get(CHANGE_STORE)
+    if not name:
+        raise Damaged("the table has a primary key but no change store", hint=f"Table property {CHANGE_STORE} must name it.")
+    return tuple(name.split("."))
 
 
 def change_store_name(table: str, catalog_properties: Mapping[str, str]) -> str:
-    """The name to give to the change store of a new table."""
+    """The name of the change store of a new table."""
     separator = catalog_properties.get(SEPARATOR, "_")
     return f"{table}{separator}change{separator}"
 
 
 def check_user_properties(properties: Mapping[str, str]) -> None:
-    """Refuse what a user must not set, and values that no writer could work with."""
-    if taken := sorted(_RESERVED & properties.keys()):
-        raise UsageError(f"table property {taken[0]} is set by the format itself", hint="Leave it out.", key=taken[0])
+    """Refuse properties that users must not set, and invalid numbers of buckets."""
+    if reserved := sorted(_RESERVED & properties.keys()):
+        raise UsageError(f"table property {reserved[0]} is set by the format itself", hint="Leave it out.", key=reserved[0])
     for name in (BASE_BUCKETS, CHANGE_BUCKETS):
         tree_mask(properties, name)
 
 
 def tree_mask(properties: Mapping[str, str], name: str) -> int:
-    """The mask of the tree's level that files are written at."""
+    """The mask of the tree level at which files are written; `name` is the property."""
     text = properties.get(name, str(DEFAULT_BUCKETS))
     if not text.strip().isdigit():
         raise UsageError(
@@ -154,7 +152,7 @@ def store_properties(
 
 
 def required_key(schema: Schema, primary_key: Sequence[str]) -> Schema:
-    """The schema with its key columns required and told as identifier fields, as other engines make it."""
+    """The schema with its key columns as required identifier fields, as other engines create it."""
     ids = {schema.find_field(name).field_id for name in primary_key}
     fields = [f.model_copy(update={"required": True}) if f.field_id in ids else f for f in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=sorted(ids))

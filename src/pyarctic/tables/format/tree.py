@@ -1,7 +1,7 @@
 """The Arctic tree: a binary tree over the hash of the primary key.
 
-A node is the set of hashes whose low bits (`mask`) equal `index`. Its two children look at one bit more. So a node and its
-ancestors and descendants may hold the same key; all others never do.
+A node is the set of hashes whose low bits (`mask`) equal `index`. Its two children use one bit more. So a node may hold the
+same keys as its ancestors and descendants, and no key of any other node.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from pyarctic.errors import UsageError
+from pyarctic.iceberg.delete import PARTITION_KEY
 
 Hashes = npt.NDArray[np.int32]
 
@@ -29,7 +31,7 @@ class Node:
         if self.mask < 0 or self.mask & (self.mask + 1) or not 0 <= self.index <= self.mask:
             raise UsageError(
                 f"no node of the tree: mask {self.mask}, index {self.index}",
-                hint="A mask is a power of two less one; the index is at most the mask.",
+                hint="A mask is a power of two minus one; the index is at most the mask.",
             )
 
     @classmethod
@@ -59,7 +61,7 @@ class Node:
         return type(self)(self.mask, self.index ^ half) if self.mask else None
 
     def is_within(self, other: Node) -> bool:
-        """Whether it is that node, or lies below it."""
+        """Whether it is that node or lies below it."""
         return self.mask >= other.mask and self.index & other.mask == other.index
 
     def is_disjoint(self, other: Node) -> bool:
@@ -67,44 +69,54 @@ class Node:
         return not self.is_within(other) and not other.is_within(self)
 
     def at(self, mask: int) -> Iterator[Self]:
-        """The nodes of a deeper level that lie below it; itself at its own."""
+        """The nodes below it at the level of `mask`; at its own level the node itself."""
         if mask < self.mask:
             raise UsageError(f"node {self.id} lies below the level of mask {mask}")
         return (type(self)(mask, index) for index in range(self.index, mask + 1, self.mask + 1))
 
     def holds(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which hashes belong to it."""
-        found: npt.NDArray[np.bool_] = (hashes & np.int32(self.mask)) == self.index
-        return found
+        """A mask of the hashes that belong to it."""
+        mask: npt.NDArray[np.bool_] = (hashes & np.int32(self.mask)) == self.index
+        return mask
 
 
 ROOT = Node(0, 0)
 
 
 def bucket_mask(buckets: int, name: str = "the number of buckets") -> int:
-    """The mask of the level with so many nodes."""
+    """The mask of the level with `buckets` nodes; `name` is for the error message."""
     if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
         raise UsageError(f"{name} is {buckets}", hint="It must be a power of two: 1, 2, 4, 8 …")
     return buckets - 1
 
 
 def node_ids(hashes: Hashes, mask: int) -> npt.NDArray[np.int64]:
-    """The ids of the nodes that the hashes belong to, at the level of `mask`."""
+    """The ids of the nodes of hashes, at the level of `mask`."""
     return (hashes & np.int32(mask)).astype(np.int64) + (mask + 1)
 
 
-def disjoint_roots(ids: list[int]) -> list[Node]:
-    """The nodes of these that lie below no other of them: what lies below two different ones has no key in common."""
-    found: dict[int, Node] = {}
-    masks = sorted({Node.of_id(node_id).mask for node_id in ids})
-    for node in sorted({Node.of_id(node_id) for node_id in ids}):
-        above = (Node(mask, node.index & mask).id for mask in masks if mask < node.mask)
-        if not any(upper in found for upper in above):
-            found[node.id] = node
-    return list(found.values())
+def node_masks(nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The masks of nodes, given by their ids."""
+    masks = nodes >> 1
+    for shift in (1, 2, 4, 8, 16, 32):  # set all bits below the highest one
+        masks |= masks >> shift
+    return masks
 
 
-def root_above(roots: list[Node], node_id: int) -> Node:
-    """The one of disjoint roots that a node lies below."""
-    node = Node.of_id(node_id)
-    return next(root for root in roots if node.is_within(root))
+def assign_roots(files: pl.DataFrame, node_column: str = "node_id") -> pl.DataFrame:
+    """Add `root`: the topmost node with files that is the node of a file or lies above it, within the file's partition.
+
+    Files of one partition with different roots have no key in common."""
+    nodes = files[node_column].to_numpy()
+    masks = node_masks(nodes)
+    indexes = nodes - masks - 1
+    with_files = files.select(*PARTITION_KEY, pl.col(node_column).alias("root")).unique().with_columns(exists=True)
+    partitions = files.select(PARTITION_KEY)
+    roots = np.zeros(len(nodes), np.int64)  # 0: not found yet
+    for mask in np.unique(masks):
+        ancestors = np.where(masks >= mask, (indexes & mask) + mask + 1, 0)
+        exists = partitions.with_columns(pl.Series("root", ancestors)).join(
+            with_files, on=[*PARTITION_KEY, "root"], how="left", maintain_order="left"
+        )["exists"]
+        roots = np.where((roots == 0) & exists.fill_null(value=False).to_numpy(), ancestors, roots)
+    return files.with_columns(pl.Series("root", roots, pl.Int64))

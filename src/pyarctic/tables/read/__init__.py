@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         with_key_ranges,
     )
     from pyarctic.tables.read.latest_versions import KeyVersions
-    from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, PrimaryKey, resolve
+    from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, resolve
     from pyarctic.tables.read.merged_scan import check_files
     from pyarctic.tables.read.splits import ReadPlan, Split, SplitReader, SplitSizes, plan_splits
 
@@ -27,7 +27,6 @@ __all__ = [
     "MergedBaseFile",
     "MergedChangeFile",
     "MergedFile",
-    "PrimaryKey",
     "ReadLimits",
     "ReadPlan",
     "Split",
@@ -58,7 +57,7 @@ __getattr__ = lazy_exports(
             "with_key_ranges",
         ),
         "latest_versions": ("KeyVersions",),
-        "merged_file": ("MergedBaseFile", "MergedChangeFile", "MergedFile", "PrimaryKey", "resolve"),
+        "merged_file": ("MergedBaseFile", "MergedChangeFile", "MergedFile", "resolve"),
         "merged_scan": ("check_files",),
         "splits": ("ReadPlan", "Split", "SplitReader", "SplitSizes", "plan_splits"),
     },

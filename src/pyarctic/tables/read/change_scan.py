@@ -1,4 +1,4 @@
-"""The change store as it is: inserted and deleted rows with their transaction, offset and action, in no order."""
+"""The change store as it is: inserted and deleted rows with transaction, offset and action, in no particular order."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class ChangeScan:
         where: str | BooleanExpression | None = None,
     ) -> None:
         self._state = state
-        told = Schema(*schema.fields, *CHANGE_COLUMNS.values())
         self.table_schema = schema
-        self._schema = told
-        self.wanted = select_fields(told, columns, extra=ALL_COLUMNS)
-        self.condition = parse_condition(told, where)
+        self._schema = Schema(*schema.fields, *CHANGE_COLUMNS.values())
+        self.wanted = select_fields(self._schema, columns, extra=ALL_COLUMNS)
+        self.condition = parse_condition(self._schema, where)
 
     @property
     def view(self) -> TableView:
@@ -53,24 +52,24 @@ class ChangeScan:
         """The rows, file by file."""
         with about(table=self._state.view.name):
             for file in self._files():
-                yield from self._asked.batches(file)
+                yield from self._columns.batches(file)
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
-        """The number of rows; without a condition the metadata tells it."""
+        """The number of rows; without a condition it is taken from the metadata."""
         with about(table=self._state.view.name):
-            return sum(self._asked.count(file, self._reading.matches) for file in self._files())
+            return sum(self._columns.count(file, self._reader.matches) for file in self._files())
 
     @cached_property
-    def _asked(self) -> ScanColumns:
+    def _columns(self) -> ScanColumns:
         return ScanColumns(self._schema, self.wanted, self.condition)
 
     @cached_property
     def files(self) -> pl.DataFrame:
-        """The files whose partitions fit the condition."""
+        """The files whose partitions meet the condition."""
         view = self._state.view
         files = self._state.files.frame()
         if self.condition != ALWAYS_TRUE:
@@ -78,9 +77,9 @@ class ChangeScan:
         return files
 
     @cached_property
-    def _reading(self) -> TableReader:
+    def _reader(self) -> TableReader:
         return read_change_files(self._state.view, self.files)
 
     def _files(self) -> Iterator[ChangeFile]:
-        files = parse_change_file_names(self._reading.numbered())
-        return (ChangeFile(self._reading, row) for row in files.iter_rows(named=True))
+        files = parse_change_file_names(self._reader.numbered())
+        return (ChangeFile(self._reader, row) for row in files.iter_rows(named=True))

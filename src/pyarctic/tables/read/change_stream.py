@@ -1,7 +1,7 @@
 """Changes of a keyed table as a stream: the rows of Base as inserts, if they are wanted, then what was committed since.
 
-A position tells how far a reader is. It is small, goes into the reader's own records, and means the same for ever: merging
-changes into Base moves nothing, and changes that are gone before they were read are noticed.
+A position tells how far a reader is. It is small, the reader stores it in its checkpoint, and its meaning does not change:
+merging changes into Base moves no position, and changes that were removed before they were read are noticed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from pyarctic.tables.format.merged_sequence import merged_sequences
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.read.change_log import ChangeLog
 from pyarctic.tables.read.key_groups import select_unmerged
-from pyarctic.tables.read.latest_versions import MOST_OFFSET
+from pyarctic.tables.read.latest_versions import MAX_OFFSET
 from pyarctic.tables.read.splits import Split, SplitReader, SplitSizes, plan_splits
 
-_PORTION_BYTES = 32 << 20
-_AGAIN = "Start again from earliest, with a new checkpoint, or give fail-on-gaps=false to go on without them."
+_SPLIT_BYTES = 32 << 20
+_RESTART_HINT = "Start again from earliest, with a new checkpoint, or set fail-on-gaps=false to go on without them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """Changes up to `sequence` were read. With `base`, reading began with the rows of that snapshot: so many of its files
-    were read, and of the changes up to `upto` those count that were not merged into it."""
+    """Changes up to `sequence` were read. With `base`, reading began with the rows of that snapshot: `files` of its files
+    were read, and of the changes up to `upto` only those count that were not merged into it."""
 
     table: str
     sequence: int
@@ -52,14 +52,14 @@ class StreamPosition:
     files: int = 0
     upto: int = 0
     pending: int = 0
-    """How many changed rows up to `upto` are to be read."""
+    """How many changed rows up to `upto` are still to be read."""
     begun: StreamPosition | None = None
-    """With the end of the first batch: where that began. Whoever reads it again may not know it any more."""
+    """Only at the end of the first batch: where that batch began. A restarted reader may not know it any more."""
 
     def to_json(self) -> dict[str, Any]:
         names = ("table", "sequence", "base", "files", "upto", "pending") if self.base is not None else ("table", "sequence")
-        told = {name: getattr(self, name) for name in names}
-        return told if self.begun is None else told | {"begun": self.begun.to_json()}
+        document = {name: getattr(self, name) for name in names}
+        return document if self.begun is None else document | {"begun": self.begun.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> StreamPosition:
@@ -69,7 +69,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """How much is read at a time. Commits are not divided: one that is larger comes alone."""
+    """How much is read at a time. Commits are not divided: one that is larger is read alone."""
 
     rows: int | None = None
     files: int | None = None
@@ -79,8 +79,8 @@ class ReadLimits:
     def are_none(self) -> bool:
         return self.rows is None and self.files is None
 
-    def taken(self, sizes: pl.DataFrame) -> int:
-        """How many of some steps, with their `rows` and `files`, fit; at least one."""
+    def count_fitting(self, sizes: pl.DataFrame) -> int:
+        """How many steps, given by their `rows` and `files`, are within the limits; at least one."""
         if self.are_none:
             return sizes.height
         fits = pl.lit(value=True)
@@ -92,7 +92,13 @@ class ReadLimits:
 
 
 class ChangeStream:
-    """The changes of a table from some position on."""
+    """The changes of a table from some position on.
+
+    >>> stream = ChangeStream(table)
+    >>> start = stream.beginning("earliest")
+    >>> end = stream.first(start)
+    >>> rows = [batch for reader, split in stream.splits(start, end) for batch in reader.batches(split)]
+    """
 
     def __init__(self, table: KeyedTable, columns: Sequence[str] | None = None, limits: ReadLimits | None = None) -> None:
         self._table = table
@@ -111,103 +117,103 @@ class ChangeStream:
         with about(table=self._table.name):
             change = self._table.change_store.view.metadata
             head = _sequence(change.current_snapshot())
-            at = StreamPosition(table=self._table.uuid, sequence=head)
+            latest = StreamPosition(table=self._table.uuid, sequence=head)
             if origin == "latest":
-                return at
+                return latest
             if origin == "earliest":
                 base = self._table.view.metadata.current_snapshot()
-                at = replace(at, sequence=0, base=base.snapshot_id if base else 0, upto=head)
-                return replace(at, pending=_rows(self._unmerged(at, head)))
+                earliest = replace(latest, sequence=0, base=base.snapshot_id if base else 0, upto=head)
+                return replace(earliest, pending=_count_rows(self._unmerged(earliest, head)))
             if not origin.lstrip("-").isdigit():
-                raise UsageError(f"a stream cannot begin at {origin!r}", hint="Say earliest, latest or a snapshot id.")
-            return replace(at, sequence=_sequence(snapshot_by_id(change, int(origin))))
+                raise UsageError(f"a stream cannot begin at {origin!r}", hint="Give earliest, latest or a snapshot id.")
+            return replace(latest, sequence=_sequence(snapshot_by_id(change, int(origin))))
 
     def first(self, beginning: StreamPosition) -> StreamPosition:
         """The position after the first rows."""
         return replace(self.following(beginning), begun=beginning)
 
-    def following(self, at: StreamPosition) -> StreamPosition:
+    def following(self, position: StreamPosition) -> StreamPosition:
         """The position after the next rows; the same if there are none."""
         with about(table=self._table.name):
-            self._check(at)
-            at = replace(at, begun=None)
-            if at.base is not None and (files := self._base_files(at).slice(at.files)).height:
-                taken = self._limits.taken(files.select(rows="record_count", files=pl.lit(1, pl.Int64)))
-                at = replace(at, files=at.files + taken)
+            self._check_table(position)
+            position = replace(position, begun=None)
+            if position.base is not None and (files := self._base_files(position).slice(position.files)).height:
+                count = self._limits.count_fitting(files.select(rows="record_count", files=pl.lit(1, pl.Int64)))
+                position = replace(position, files=position.files + count)
                 if not self._limits.are_none:
-                    return at
-            return self._after_changes(at)
+                    return position
+            return self._advance_changes(position)
 
-    def _after_changes(self, at: StreamPosition) -> StreamPosition:
-        self._refuse_gaps(at, self._head)
-        steps = _by_commit(self._unmerged(at, self._head))
-        taken = self._limits.taken(steps)
-        # What was committed without changes is passed by.
-        end = self._head if taken == steps.height else int(steps["sequence"][taken - 1])
-        if at.base is None or end >= at.upto:  # nothing after that was merged into it
-            return StreamPosition(table=at.table, sequence=max(end, at.sequence))
-        return replace(at, sequence=end, pending=at.pending - _rows(self._unmerged(at, end)))
+    def _advance_changes(self, position: StreamPosition) -> StreamPosition:
+        self._refuse_gaps(position, self._head)
+        commits = _group_by_commit(self._unmerged(position, self._head))
+        count = self._limits.count_fitting(commits)
+        # Commits without changes are skipped.
+        end = self._head if count == commits.height else int(commits["sequence"][count - 1])
+        if position.base is None or end >= position.upto:  # no later change is merged into the base snapshot
+            return StreamPosition(table=position.table, sequence=max(end, position.sequence))
+        return replace(position, sequence=end, pending=position.pending - _count_rows(self._unmerged(position, end)))
 
-    def portions(self, start: StreamPosition, end: StreamPosition) -> list[tuple[SplitReader, Split]]:
+    def splits(self, start: StreamPosition, end: StreamPosition) -> list[tuple[SplitReader, Split]]:
         """What is to be read between two positions, in order."""
         start = end.begun or start
         with about(table=self._table.name):
-            self._check(start)
-            self._refuse_gaps(start, end.sequence)  # it may have been planned long ago
+            self._check_table(start)
+            self._refuse_gaps(start, end.sequence)  # the positions may be old
             stop = None if end.base is None else end.files
-            inserted = [] if start.base is None else self._inserted(start, stop)
-            return inserted + self._logged(self._unmerged(start, end.sequence))
+            inserts = [] if start.base is None else self._split_base(start, stop)
+            return inserts + self._split_changes(self._unmerged(start, end.sequence))
 
-    def _check(self, at: StreamPosition) -> None:
-        if at.table != self._table.uuid:
+    def _check_table(self, position: StreamPosition) -> None:
+        if position.table != self._table.uuid:
             raise Rejected(
                 "another table has the name now",
-                hint="The table was dropped and made anew. Start the stream again, with a new checkpoint.",
+                hint="The table was dropped and created again. Start the stream again, with a new checkpoint.",
             )
 
     # --- Base
 
-    def _base(self, at: StreamPosition) -> Snapshot | None:
-        if not at.base:
+    def _base_snapshot(self, position: StreamPosition) -> Snapshot | None:
+        if not position.base:
             return None
         try:
-            return snapshot_by_id(self._table.view.metadata, at.base)
-        except NotFound as gone:
+            return snapshot_by_id(self._table.view.metadata, position.base)
+        except NotFound as cause:
             raise NotFound(
-                f"snapshot {at.base} of Base, which is being read, was expired",
+                f"snapshot {position.base} of Base, which is being read, was expired",
                 hint="Start again from earliest, with a new checkpoint.",
-            ) from gone
+            ) from cause
 
-    def _base_scan(self, at: StreamPosition) -> Scan | None:
-        snapshot = self._base(at)
+    def _base_scan(self, position: StreamPosition) -> Scan | None:
+        snapshot = self._base_snapshot(position)
         if snapshot is None:
             return None
         table, schema = self._table, self._table.schema
-        own = tuple(field for field in self._fields if field.name not in CHANGE_COLUMNS) or schema.fields[:1]
-        # By the names of now, whatever the columns were called when it was written.
-        return Scan(table.view, snapshot, schema, own, ALWAYS_TRUE, table._file_list(snapshot))
+        fields = tuple(field for field in self._fields if field.name not in CHANGE_COLUMNS) or schema.fields[:1]
+        # With the current schema, whatever the columns were called when the snapshot was written.
+        return Scan(table.view, snapshot, schema, fields, ALWAYS_TRUE, table._file_list(snapshot))
 
-    def _base_files(self, at: StreamPosition) -> pl.DataFrame:
-        scan = self._base_scan(at)
+    def _base_files(self, position: StreamPosition) -> pl.DataFrame:
+        scan = self._base_scan(position)
         return pl.DataFrame(schema=FILE_SCHEMA) if scan is None else scan.plan.data.sort("file_path")
 
-    def _merged(self, at: StreamPosition) -> dict[str, int]:
-        if not at.base:
+    def _merged_sequences(self, position: StreamPosition) -> dict[str, int]:
+        if not position.base:
             return {}
-        return merged_sequences(self._table.view.metadata, self._table.view.io, self._base(at))
+        return merged_sequences(self._table.view.metadata, self._table.view.io, self._base_snapshot(position))
 
-    def _inserted(self, start: StreamPosition, stop: int | None) -> list[tuple[SplitReader, Split]]:
+    def _split_base(self, start: StreamPosition, stop: int | None) -> list[tuple[SplitReader, Split]]:
         scan = self._base_scan(start)
         if scan is None:
             return []
         chosen = scan.plan.data.sort("file_path").slice(start.files, None if stop is None else stop - start.files)
-        found: list[tuple[SplitReader, Split]] = []
+        splits: list[tuple[SplitReader, Split]] = []
         for (transaction,), files in parse_file_names(chosen, "base").group_by("transaction_id", maintain_order=True):
             part = scan.restricted_to(files["file_path"])
-            division = plan_splits(part, SplitSizes(readers=1, most_bytes=_PORTION_BYTES), allow_plain=False)
-            reader = _BaseInserts(reader=division.reader, fields=self._fields, transaction_id=int(str(transaction)))
-            found += [(reader, portion) for portion in division.portions]
-        return found
+            plan = plan_splits(part, SplitSizes(readers=1, max_bytes=_SPLIT_BYTES), allow_plain=False)
+            reader = _BaseInsertReader(reader=plan.reader, fields=self._fields, transaction_id=int(str(transaction)))
+            splits += [(reader, split) for split in plan.splits]
+        return splits
 
     # --- changes
 
@@ -219,71 +225,79 @@ class ChangeStream:
     def _files(self) -> pl.DataFrame:
         return parse_change_file_names(self._table.change_store.file_list.frame())
 
-    def _unmerged(self, at: StreamPosition, upto: int) -> pl.DataFrame:
+    def _unmerged(self, position: StreamPosition, upto: int) -> pl.DataFrame:
         """The files with changes after a position, up to a sequence number."""
-        number = pl.col("data_sequence_number")
-        found = self._files.filter((number > at.sequence) & (number <= upto))
-        return select_unmerged(found, StorePaths(self._table.change_store.view.metadata), self._merged(at))
+        sequence = pl.col("data_sequence_number")
+        files = self._files.filter((sequence > position.sequence) & (sequence <= upto))
+        paths = StorePaths(self._table.change_store.view.metadata)
+        return select_unmerged(files, paths, self._merged_sequences(position))
 
-    def _refuse_gaps(self, at: StreamPosition, upto: int) -> None:
-        """Snapshots tell how many rows they added: that many must still be there."""
+    def _refuse_gaps(self, position: StreamPosition, upto: int) -> None:
+        """Raise if changes were removed before they were read."""
         if not self._limits.fail_on_gaps:
             return
-        after = at.sequence
-        if at.base is not None:
-            after = max(after, at.upto)
-            if (gone := at.pending - _rows(self._unmerged(at, after))) > 0:
-                raise NotFound(f"{gone} changed rows that follow those of Base are gone", hint=_AGAIN)
+        after = position.sequence
+        if position.base is not None:
+            after = max(after, position.upto)
+            missing = position.pending - _count_rows(self._unmerged(position, after))
+            if missing > 0:
+                raise NotFound(f"{missing} changed rows that follow those of Base are gone", hint=_RESTART_HINT)
         if upto <= after:
             return
+        added = self._count_added_rows(after, upto)
+        present = self._files.filter(pl.col("data_sequence_number").is_between(after, upto, closed="right"))
+        missing = added - _count_rows(present)
+        if missing > 0:
+            raise NotFound(f"{missing} changed rows after sequence number {after} are gone", hint=_RESTART_HINT)
+
+    def _count_added_rows(self, after: int, upto: int) -> int:
+        """How many rows were added between two sequence numbers, by the summaries of the snapshots."""
         metadata = self._table.change_store.view.metadata
         snapshot, added, oldest = metadata.current_snapshot(), 0, self._head + 1
         while snapshot is not None and _sequence(snapshot) > after:
-            told = snapshot.summary.additional_properties if snapshot.summary else {}
-            added += int(told.get("added-records", 0)) if _sequence(snapshot) <= upto else 0
+            summary = snapshot.summary.additional_properties if snapshot.summary else {}
+            added += int(summary.get("added-records", 0)) if _sequence(snapshot) <= upto else 0
             oldest = _sequence(snapshot)
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
         if oldest > after + 1 and snapshot is None:
             raise NotFound(
                 f"it is not known what was committed after sequence number {after}: snapshots before {oldest} were expired",
-                hint=_AGAIN,
+                hint=_RESTART_HINT,
             )
-        gone = added - _rows(self._files.filter(pl.col("data_sequence_number").is_between(after, upto, closed="right")))
-        if gone > 0:
-            raise NotFound(f"{gone} changed rows after sequence number {after} are gone", hint=_AGAIN)
+        return added
 
-    def _logged(self, files: pl.DataFrame) -> list[tuple[SplitReader, Split]]:
-        """Portions of whole commits; a large one is divided by its writers, which have no key in common."""
+    def _split_changes(self, files: pl.DataFrame) -> list[tuple[SplitReader, Split]]:
+        """Splits of complete commits; a large commit is divided by its writers, which have no key in common."""
         if files.is_empty():
             return []
-        reader = _Log(view=self._table.change_store.view, fields=self._fields, keys=self._table.primary_key)
+        reader = _ChangeLogReader(view=self._table.change_store.view, fields=self._fields, keys=self._table.primary_key)
         size = pl.col("file_size_bytes")
-        order = ["transaction_id", "data_sequence_number"]
-        sized = files.sort(*order, "writer", maintain_order=True).with_columns(whole=size.sum().over(order))
-        large = pl.when(pl.col("whole") > _PORTION_BYTES).then("writer")
-        steps = sized.with_columns(part=large).with_columns(step=pl.struct(*order, "part").rle_id())
+        commit = ["transaction_id", "data_sequence_number"]
+        sized = files.sort(*commit, "writer", maintain_order=True).with_columns(commit_bytes=size.sum().over(commit))
+        divided_by = pl.when(pl.col("commit_bytes") > _SPLIT_BYTES).then("writer")
+        steps = sized.with_columns(part=divided_by).with_columns(step=pl.struct(*commit, "part").rle_id())
         sizes = steps.group_by("step", maintain_order=True).agg(bytes=size.sum())
-        portions = sizes.with_columns(portion=(pl.col("bytes").cum_sum() - 1) // _PORTION_BYTES).drop("bytes")
-        numbered = steps.join(portions, on="step", how="left", maintain_order="left")
+        splits = sizes.select("step", split=(pl.col("bytes").cum_sum() - 1) // _SPLIT_BYTES)
+        numbered = steps.join(splits, on="step", how="left", maintain_order="left")
         return [
             (reader, (frame_to_bytes(part.select(FILE_SCHEMA.names())),))
-            for part in numbered.partition_by("portion", maintain_order=True)
+            for part in numbered.partition_by("split", maintain_order=True)
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BaseInserts:
-    """Rows of Base, as changes: inserted after all offsets of their file's transaction, as the rule of last words has it."""
+class _BaseInsertReader:
+    """Reads rows of Base as changes: inserted after all offsets of their file's transaction, as in `latest_versions`."""
 
     reader: SplitReader
     fields: tuple[NestedField, ...]
     transaction_id: int
 
-    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
+    def batches(self, split: Split) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.fields)
-        values = {TRANSACTION_ID.name: self.transaction_id, FILE_OFFSET.name: MOST_OFFSET, CHANGE_ACTION.name: INSERT}
-        for batch in self.reader.batches(portion):
+        values = {TRANSACTION_ID.name: self.transaction_id, FILE_OFFSET.name: MAX_OFFSET, CHANGE_ACTION.name: INSERT}
+        for batch in self.reader.batches(split):
             columns = [
                 pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
                 if field.name in values
@@ -294,21 +308,21 @@ class _BaseInserts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Log:
-    """Changes in order."""
+class _ChangeLogReader:
+    """Reads changes in order."""
 
     view: TableView
     fields: tuple[NestedField, ...]
     keys: tuple[str, ...]
 
-    def batches(self, portion: Split) -> Iterator[pa.RecordBatch]:
-        files = parse_change_file_names(frame_from_bytes(portion[0]))
-        reading = read_change_files(self.view, files)
-        own = [field for field in self.fields if field.name not in CHANGE_COLUMNS]
-        # Pairs of before- and after-images are told by their keys, wanted or not.
-        have = {field.name for field in own}
-        keys = [self.view.metadata.schema().find_field(name) for name in self.keys if name not in have]
-        for batch in ChangeLog(reading, reading.numbered(), [*own, *keys], self.keys).batches():
+    def batches(self, split: Split) -> Iterator[pa.RecordBatch]:
+        files = parse_change_file_names(frame_from_bytes(split[0]))
+        reader = read_change_files(self.view, files)
+        table_fields = [field for field in self.fields if field.name not in CHANGE_COLUMNS]
+        # Pairs of before- and after-images are found by their keys, wanted or not.
+        names = {field.name for field in table_fields}
+        keys = [self.view.metadata.schema().find_field(name) for name in self.keys if name not in names]
+        for batch in ChangeLog(reader, reader.numbered(), [*table_fields, *keys], self.keys).batches():
             yield batch.select([field.name for field in self.fields])
 
 
@@ -316,11 +330,11 @@ def _sequence(snapshot: Snapshot | None) -> int:
     return (snapshot.sequence_number or 0) if snapshot else 0
 
 
-def _rows(files: pl.DataFrame) -> int:
+def _count_rows(files: pl.DataFrame) -> int:
     return int(files["record_count"].sum())
 
 
-def _by_commit(files: pl.DataFrame) -> pl.DataFrame:
+def _group_by_commit(files: pl.DataFrame) -> pl.DataFrame:
     """Commits with changes, oldest first."""
-    by_commit = files.group_by(sequence="data_sequence_number")
-    return by_commit.agg(rows=pl.col("record_count").sum(), files=pl.len().cast(pl.Int64)).sort("sequence")
+    grouped = files.group_by(sequence="data_sequence_number")
+    return grouped.agg(rows=pl.col("record_count").sum(), files=pl.len().cast(pl.Int64)).sort("sequence")

@@ -1,126 +1,98 @@
-"""Files of both stores, their rows judged by the last word of their key: scans and optimizing go by one rule."""
+"""Files of both stores whose rows are superseded by later versions of their keys: one rule for scans and optimizing."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.delete import KeyColumns, Mask, Positions
-from pyarctic.iceberg.read import DataFileReader, FileBatch, TableReader, newest_first
+from pyarctic.iceberg.delete import Mask, Positions
+from pyarctic.iceberg.read import DataFileReader, FileBatch, TableReader
 from pyarctic.tables.format.change_columns import FILE_OFFSET, ChangeFile
 from pyarctic.tables.format.key_hash import key_hashes
-from pyarctic.tables.format.store_properties import key_ids
+from pyarctic.tables.format.primary_key import PrimaryKey
 from pyarctic.tables.format.tree import Node
 from pyarctic.tables.read.latest_versions import KeyVersions, LatestVersions, Versions, base_version, change_versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrimaryKey:
-    """The key columns of a table."""
-
-    fields: tuple[NestedField, ...]
-    """In the order of their declaration, in which they are hashed."""
-    columns: KeyColumns
-    """In the order in which they are compared."""
-
-    @classmethod
-    def of(cls, metadata: TableMetadata, table: str) -> Self:
-        ids = key_ids(metadata)
-        return cls(
-            fields=tuple(metadata.schema().find_field(field_id) for field_id in ids),
-            columns=KeyColumns.of(ids, [metadata.schema(), *newest_first(metadata)], table),
-        )
-
-    def was_widened(self, stores: Iterable[TableMetadata], files: Iterable[pl.DataFrame]) -> bool:
-        """Whether another engine made a key of ints one of longs. Negative ones have another hash since then, so that nodes
-        do not tell which files may share a key. Where old schemas were cleaned, bounds tell it."""
-        kinds = {(f.field_id, type(f.field_type)) for metadata in stores for s in metadata.schemas for f in s.fields}
-        if any(sum(field_id == key.field_id for field_id, _ in kinds) > 1 for key in self.fields):
-            return True
-        longs = [f"lower_{key.field_id}" for key in self.fields if isinstance(key.field_type, LongType)]
-        return any((frame[name].bin.size() == _INT_BYTES).any() for frame in files for name in longs)
-
-
-_INT_BYTES = 4
-
-
 class MergedFile(DataFileReader, ABC):
-    """A file whose rows live only if they are the last word of their key."""
+    """A file of which only those rows are live that are the latest version of their key."""
 
-    words: LatestVersions | None = None
+    latest: LatestVersions | None = None
+    """The versions to compare rows with when they are read; None: there are none, or `resolve` has compared them."""
     key: PrimaryKey
-    mark_fields: tuple[NestedField, ...] = ()
+    version_fields: tuple[NestedField, ...] = ()
+    """The columns that versions are made of."""
     node: Node | None = None
-    """Only rows of this node are of interest; None: all are."""
+    """Only rows of this node are read; None: all rows."""
 
     @abstractmethod
-    def marks(self, piece: FileBatch) -> int | Versions:
-        """The marks of some rows, or the one that all of them have."""
+    def versions(self, batch: FileBatch) -> int | Versions:
+        """The versions of the rows of a batch, or the one that all of them have."""
 
-    def key_frames(self) -> Iterator[tuple[FileBatch, Mask | None, pl.DataFrame]]:
-        """Key columns piece by piece, with the rows of the node that no delete file hits."""
-        for piece, alive in super().live_batches((*self.key.columns.fields, *self.mark_fields)):
-            own = self._own(piece)
-            if own is not None:
-                alive = own if alive is None else alive & own
-            yield piece, alive, self.key.columns.frame(piece, self.constants)
+    def key_batches(self) -> Iterator[tuple[FileBatch, Mask | None, pl.DataFrame]]:
+        """The key columns in batches, with a mask of the rows of the node that no delete file deletes."""
+        for batch, live in super().live_batches((*self.key.columns.fields, *self.version_fields)):
+            in_node = self._mask_node(batch)
+            if in_node is not None:
+                live = in_node if live is None else live & in_node
+            yield batch, live, self.key.columns.frame(batch, self.constants)
 
     @property
     def needs_keys(self) -> bool:
         return self.node is not None
 
-    def own_of(self, positions: Positions) -> Positions:
-        """Those of some rows that belong to the node."""
+    def positions_in_node(self, positions: Positions) -> Positions:
+        """Those of some positions, in ascending order, whose rows belong to the node."""
         if self.node is None or not len(positions):
             return positions
-        found = []
-        for piece in self.pieces(self.key.columns.fields):
-            first, last = np.searchsorted(positions, (piece.position, piece.position + piece.batch.num_rows))
-            some, own = positions[first:last], self._own(piece)
-            found.append(some if own is None else some[own[some - piece.position]])
-        return np.concatenate(found)
+        kept = []
+        for batch in self.pieces(self.key.columns.fields):
+            first, last = np.searchsorted(positions, (batch.position, batch.position + batch.batch.num_rows))
+            in_batch, in_node = positions[first:last], self._mask_node(batch)
+            kept.append(in_batch if in_node is None else in_batch[in_node[in_batch - batch.position]])
+        return np.concatenate(kept)
 
     def find_deleted_positions(self) -> Positions:
-        if self.words is not None:
-            words, self.words = self.words, None
-            for piece, _, keys in self.key_frames():
-                self.mark_deleted(np.flatnonzero(words.dead(keys, self.marks(piece))) + piece.position)
+        if self.latest is not None:
+            latest, self.latest = self.latest, None
+            for batch, _, keys in self.key_batches():
+                superseded = latest.find_superseded(keys, self.versions(batch))
+                self.mark_deleted(np.flatnonzero(superseded) + batch.position)
         return super().find_deleted_positions()
 
     @property
     def has_deleted_rows(self) -> bool:
-        return super().has_deleted_rows or self.words is not None
+        return super().has_deleted_rows or self.latest is not None
 
     def live_batches(
         self, fields: Sequence[NestedField], *, dictionaries: bool = False, row_groups: Collection[int] | None = None
     ) -> Iterator[tuple[FileBatch, Mask | None]]:
-        if self.words is None and self.node is None:
+        if self.latest is None and self.node is None:
             yield from super().live_batches(fields, dictionaries=dictionaries, row_groups=row_groups)
             return
-        read = (*fields, *self.key.columns.fields, *self.mark_fields)
-        for piece, alive in super().live_batches(read, dictionaries=dictionaries, row_groups=row_groups):
-            own = self._own(piece)
-            if own is not None:
-                self.skipped += piece.batch.num_rows - int(own.sum())
-                alive = own if alive is None else alive & own
-            if self.words is not None:
-                dead = self.words.dead(self.key.columns.frame(piece, self.constants), self.marks(piece))
-                if dead.any():
-                    alive = ~dead if alive is None else alive & ~dead
-            yield piece, alive
+        read_fields = (*fields, *self.key.columns.fields, *self.version_fields)
+        for batch, live in super().live_batches(read_fields, dictionaries=dictionaries, row_groups=row_groups):
+            in_node = self._mask_node(batch)
+            if in_node is not None:
+                self.skipped += batch.batch.num_rows - int(in_node.sum())
+                live = in_node if live is None else live & in_node
+            if self.latest is not None:
+                keys = self.key.columns.frame(batch, self.constants)
+                superseded = self.latest.find_superseded(keys, self.versions(batch))
+                if superseded.any():
+                    live = ~superseded if live is None else live & ~superseded
+            yield batch, live
 
-    def _own(self, piece: FileBatch) -> Mask | None:
+    def _mask_node(self, batch: FileBatch) -> Mask | None:
         """Which rows belong to the node; None: all do."""
         if self.node is None:
             return None
-        rows = self.project(piece, self.key.fields)
+        rows = self.project(batch, self.key.fields)
         return self.node.holds(key_hashes(rows.columns, [field.field_type for field in self.key.fields]))
 
 
@@ -131,16 +103,16 @@ class MergedBaseFile(MergedFile):
         super().__init__(reading, row, [])
         self.key = key
         self.node = node
-        self._mark = base_version(row["rank"])
+        self._version = base_version(row["rank"])
 
-    def marks(self, piece: FileBatch) -> int | Versions:  # noqa: ARG002  # all rows have the same
-        return self._mark
+    def versions(self, batch: FileBatch) -> int | Versions:  # noqa: ARG002  # all rows have the same
+        return self._version
 
 
 class MergedChangeFile(ChangeFile, MergedFile):
-    """A file of the change store, of inserted or deleted rows."""
+    """A file of the change store, of inserted or deleted rows; `row` has the `rank` of its transaction."""
 
-    mark_fields = (FILE_OFFSET,)
+    version_fields = (FILE_OFFSET,)
 
     def __init__(self, reading: TableReader, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
         super().__init__(reading, row)
@@ -148,27 +120,28 @@ class MergedChangeFile(ChangeFile, MergedFile):
         self.node = node
         self._rank: int = row["rank"]
 
-    def marks(self, piece: FileBatch) -> int | Versions:
-        return change_versions(self._rank, self.offsets(piece), inserts=self.inserts)
+    def versions(self, batch: FileBatch) -> int | Versions:
+        return change_versions(self._rank, self.offsets(batch), inserts=self.inserts)
 
 
-def resolve(files: Sequence[MergedFile], speakers: Iterable[MergedFile], words: KeyVersions) -> None:
-    """Let the files know which of their rows are dead, by what the speakers say of their keys.
+def resolve(files: Sequence[MergedFile], version_files: Iterable[MergedFile], versions: KeyVersions) -> None:
+    """Find the superseded rows of files, by the versions of keys in `version_files`.
 
-    Words that fit into memory are asked when a file is read. For others the dead rows of every file are found at once, by
-    its key columns."""
-    for speaker in speakers:
-        for piece, alive, keys in speaker.key_frames():
-            marks = speaker.marks(piece)
-            own = np.full(keys.height, marks) if isinstance(marks, int) else marks
-            words.add(*((keys, own) if alive is None else (keys.filter(alive), own[alive])))
-    if not words.spilled:
-        index = words.index()
+    Versions that fit into memory are compared when a file is read. Otherwise the superseded rows of all files are found
+    here, from their key columns."""
+    for version_file in version_files:
+        for batch, live, keys in version_file.key_batches():
+            row_versions = version_file.versions(batch)
+            if isinstance(row_versions, int):
+                row_versions = np.full(keys.height, row_versions)
+            versions.add(*((keys, row_versions) if live is None else (keys.filter(live), row_versions[live])))
+    if not versions.spilled:
+        latest = versions.index()
         for file in files:
-            file.words = index
+            file.latest = latest
         return
     for number, file in enumerate(files):
-        for piece, _, keys in file.key_frames():
-            words.ask(number, piece.position, keys, file.marks(piece))
-    for number, positions in words.verdicts():
+        for batch, _, keys in file.key_batches():
+            versions.add_probes(number, batch.position, keys, file.versions(batch))
+    for number, positions in versions.superseded_rows():
         files[number].mark_deleted(positions)

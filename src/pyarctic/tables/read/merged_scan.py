@@ -1,7 +1,7 @@
-"""One row per key over both stores: base rows and changes that are not merged yet, by the rule of `lastwords`.
+"""One row per key over both stores: base rows and unmerged changes, by the rule of `latest_versions`.
 
-Files that no change concerns are read as any Iceberg table is. For the others the key columns of the changes are read
-first; then every row is asked whether a later word of its key exists.
+Files that no change concerns are read like those of any Iceberg table. For the others the key columns of the changes are
+read first; then every row is compared with the latest version of its key.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from pyarctic.iceberg.read import (
 from pyarctic.tables.format.change_columns import ChangeFile
 from pyarctic.tables.format.file_names import Store, StorePaths, parse_change_file_names, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.format.primary_key import PrimaryKey
 from pyarctic.tables.format.tree import ROOT
 from pyarctic.tables.read.key_groups import (
     KeyGroup,
+    KeyGroups,
     group_by_keys,
     has_concurrent_inserts,
     rank_transactions,
@@ -52,14 +54,14 @@ from pyarctic.tables.read.key_groups import (
     with_key_ranges,
 )
 from pyarctic.tables.read.latest_versions import KeyVersions
-from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, PrimaryKey, resolve
+from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, resolve
 
 MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreState:
-    """A store as it is read: its metadata, one of its snapshots, and the files of that."""
+    """A store at one of its snapshots, with the files of that."""
 
     view: TableView
     snapshot: Snapshot | None
@@ -67,7 +69,7 @@ class StoreState:
 
 
 class MergedScan:
-    """A prepared merged read; no row is read before it is asked for, and every call reads anew."""
+    """A prepared merged read. It is lazy: every call of `batches` or `count` reads the files again."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class MergedScan:
     def base_files(self) -> FileList:
         return self._base.files
 
-    def numbered(self, store: Store) -> pl.DataFrame:
+    def data_files(self, store: Store) -> pl.DataFrame:
         """The data files of a store; `row` is the number by which their deletes are found."""
         return (self._base_store if store == "base" else self._change_store).all.numbered()
 
@@ -118,32 +120,32 @@ class MergedScan:
         return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; memory is bounded whatever the size of the table and of its changes."""
+        """The rows; memory is bounded, whatever the size of the table and of its changes."""
         for group in self.groups:
             yield from self.batches_of(group)
 
     def batches_of(self, group: KeyGroup) -> Iterator[pa.RecordBatch]:
-        """The rows of one group, or of a part of one: all of them together are the table."""
-        with about(table=self._base.view.name), self._opened(group) as files:
+        """The rows of one key group, or of a part of one."""
+        with about(table=self._base.view.name), self._open_files(group) as files:
             for file in files:
-                yield from self._asked.batches(file)
+                yield from self._columns.batches(file)
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
-        """The number of rows; files that no delete, change or condition concerns are counted by their metadata."""
+        """The number of rows; files without deletes, changes and conditions are counted by their metadata."""
         total = 0
         with about(table=self._base.view.name):
             for group in self.groups:
-                with self._opened(group) as files:
-                    total += sum(self._asked.count(file, self._matches(file)) for file in files)
+                with self._open_files(group) as files:
+                    total += sum(self._columns.count(file, self._matches(file)) for file in files)
         return total
 
     @cached_property
-    def groups(self) -> list[KeyGroup]:
-        """The files to read, divided so that no two groups have a key in common."""
+    def groups(self) -> KeyGroups:
+        """The files to read, in groups of which no two have a key in common."""
         with about(table=self._base.view.name):
             base, change = rank_transactions(self._base_files(), self._change_files())
             if change.height:
@@ -155,7 +157,7 @@ class MergedScan:
 
     def _base_files(self) -> pl.DataFrame:
         data = parse_file_names(self._base_store.all.numbered(), "base")
-        return self._wanted_of(data, self._base)
+        return self._mark_wanted(data, self._base)
 
     def _change_files(self) -> pl.DataFrame:
         data = self._change_store.all.numbered()
@@ -164,11 +166,11 @@ class MergedScan:
             data = prune_partitions(data, self._change.view.metadata, schema, self.condition)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
-        pending = select_unmerged(data, StorePaths(self._change.view.metadata), merged)
-        return self._wanted_of(parse_change_file_names(pending), self._change)
+        unmerged = select_unmerged(data, StorePaths(self._change.view.metadata), merged)
+        return self._mark_wanted(parse_change_file_names(unmerged), self._change)
 
-    def _wanted_of(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
-        """`wanted`: whether a file may hold rows that fit the condition."""
+    def _mark_wanted(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
+        """Add `wanted`: whether a file may hold rows that meet the condition."""
         if self.condition == ALWAYS_TRUE or data.is_empty():
             return data.with_columns(wanted=pl.lit(value=True))
         schema = with_optional_parents(self.table_schema)
@@ -178,56 +180,60 @@ class MergedScan:
         return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
 
     def _with_ranges(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
-        """With the ranges of their keys."""
+        """Add the key ranges of the files."""
         return with_key_ranges(data, state.files, state.view.io, self._key.fields)
 
     @cached_property
-    def _asked(self) -> ScanColumns:
+    def _columns(self) -> ScanColumns:
         return ScanColumns(self.table_schema, self.wanted, self.condition)
 
     @cached_property
     def _base_store(self) -> _Store:
-        return _Store(self._base, self._asked, self.memory_bytes)
+        return _Store(self._base, self._columns, self.memory_bytes)
 
     @cached_property
     def _change_store(self) -> _Store:
-        return _Store(self._change, self._asked, self.memory_bytes)
+        return _Store(self._change, self._columns, self.memory_bytes)
 
     def _matches(self, file: DataFileReader) -> DeleteMatches:
         return (self._change_store if isinstance(file, ChangeFile) else self._base_store).matches
 
     @contextmanager
-    def _opened(self, group: KeyGroup) -> Iterator[Iterator[DataFileReader]]:
-        """The files of a group, ready to be read."""
-        found: Iterator[MergedFile] = chain(
-            (MergedBaseFile(self._base_store.wanted, row, self._key) for row in group.base.iter_rows(named=True)),
-            (MergedChangeFile(self._change_store.wanted, row, self._key) for row in group.inserts.iter_rows(named=True)),
-        )
-        if group.words.is_empty() or not group.data_bytes:
-            yield found  # one by one: without changes a group may be a whole table
+    def _open_files(self, group: KeyGroup) -> Iterator[Iterator[DataFileReader]]:
+        """The files of a key group, ready to be read."""
+        files = self._merged_files(group.base, group.inserts, self._base_store.wanted, self._change_store.wanted)
+        if group.changes.is_empty() or not group.data_bytes:
+            yield files  # one by one: a group without changes may be a whole table
             return
-        speakers = chain(
-            (MergedChangeFile(self._change_store.all, row, self._key) for row in group.words.iter_rows(named=True)),
-            (MergedBaseFile(self._base_store.all, row, self._key) for row in group.base_words.iter_rows(named=True)),
+        # Versions count whether their rows meet the condition or not.
+        version_files = self._merged_files(group.competing_base, group.changes, self._base_store.all, self._change_store.all)
+        check_ties = has_concurrent_inserts(group.changes)
+        with KeyVersions(self.memory_bytes, group.version_rows, check_ties=check_ties) as versions:
+            files_to_read = list(files)
+            resolve(files_to_read, version_files, versions)
+            yield iter(files_to_read)
+
+    def _merged_files(
+        self, base: pl.DataFrame, changes: pl.DataFrame, base_reader: TableReader, change_reader: TableReader
+    ) -> Iterator[MergedFile]:
+        return chain(
+            (MergedBaseFile(base_reader, row, self._key) for row in base.iter_rows(named=True)),
+            (MergedChangeFile(change_reader, row, self._key) for row in changes.iter_rows(named=True)),
         )
-        files = list(found)
-        with KeyVersions(self.memory_bytes, group.word_rows, check_ties=has_concurrent_inserts(group.words)) as words:
-            resolve(files, speakers, words)
-            yield iter(files)
 
 
 def check_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
-    """The files of a store; refuses what the format does not know."""
+    """The files of a store; refuses what the format does not allow."""
     frame = files.frame()
     if frame.filter(pl.col("content") == EQUALITY_DELETES).height:
         raise Unsupported(
-            "a store of the table has equality deletes, which its format does not know",
-            hint="They were put there by another engine. Roll its commit back.",
+            "a store of the table has equality deletes, which its format does not allow",
+            hint="Another engine wrote them. Roll its commit back.",
         )
     if frame.filter(pl.col("spec_id") != metadata.default_spec_id).height:
         raise Unsupported(
             "a store of the table has files of another partition spec than its own",
-            hint="Keys are unique within a partition. Roll the commit back that brought them.",
+            hint="Keys are unique within a partition. Roll back the commit that added them.",
         )
     return frame
 
@@ -235,13 +241,13 @@ def check_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
 class _Store:
     """The files of a store with their deletes, and two ways to read them."""
 
-    def __init__(self, state: StoreState, asked: ScanColumns, memory_bytes: int) -> None:
+    def __init__(self, state: StoreState, columns: ScanColumns, memory_bytes: int) -> None:
         metadata, io = state.view.metadata, state.view.io
         files = check_files(state.files, metadata)
         self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
         positions = PositionDeletes(io, memory_bytes // 4)
         equality = EqualityDeletes(io, newest_first(metadata), memory_bytes // 4)
-        self.wanted = TableReader(metadata, io, self.matches, positions, equality, asked.row_groups)
-        """Row groups without any row that fits the condition are left out."""
+        self.wanted = TableReader(metadata, io, self.matches, positions, equality, columns.row_groups)
+        """Skips row groups without any row that meets the condition."""
         self.all = TableReader(metadata, io, self.matches, positions, equality)
-        """Words count whether their rows fit the condition or not."""
+        """Reads all row groups."""

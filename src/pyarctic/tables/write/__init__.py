@@ -1,4 +1,4 @@
-"""Writing rows: changes into the change store, loads and overwrites into Base."""
+"""Writing rows: changes to the change store, loads and overwrites to Base."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Rows that users hand in: anything Arrow, brought into the columns of a table, or refused with a word on what is wrong."""
+"""Rows that users give: any Arrow data, cast to the columns of a table, or refused with the reason."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -19,8 +20,8 @@ BATCH_ROWS = 256 << 10
 
 
 def to_batches(data: Any) -> Iterator[pa.RecordBatch]:
-    """Any Arrow data: a table, a batch, a reader, an iterable of batches, or an object that hands out Arrow streams (a frame
-    of Polars or pandas)."""
+    """The batches of any Arrow data: a table, a batch, a reader, an iterable of batches, or an object that exports an Arrow
+    stream (a frame of Polars or pandas)."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -44,21 +45,8 @@ def to_batches(data: Any) -> Iterator[pa.RecordBatch]:
 def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, extra: Sequence[str] = ()) -> pa.RecordBatch:
     """The batch with exactly the table's columns, in its types. Optional columns may be left out if `fill`; columns named in
     `extra` are allowed and dropped."""
+    _check_columns(batch.schema.names, schema, fill=fill, extra=extra)
     wanted = arrow_schema(schema.fields)
-    unknown = [name for name in batch.schema.names if name not in wanted.names and name not in extra]
-    doubled = [name for name in batch.schema.names if batch.schema.names.count(name) > 1]
-    missing = [f.name for f in schema.fields if f.name not in batch.schema.names and not (fill and f.optional)]
-    if unknown or missing or doubled:
-        near = get_close_matches(unknown[0], missing or wanted.names, n=1) if unknown else []
-        faults = [
-            f"{word} {', '.join(names)}"
-            for word, names in (("unknown", unknown), ("missing", missing), ("twice", sorted(set(doubled))))
-            if names
-        ]
-        raise UsageError(
-            f"columns do not fit the table: {'; '.join(faults)}",
-            hint=(f"Did you mean {near[0]!r}? " if near else "") + f"The table has: {', '.join(wanted.names)}.",
-        )
     columns = [
         _cast(batch.column(field.name), wanted.field(field.name), field)
         if field.name in batch.schema.names
@@ -66,6 +54,23 @@ def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, 
         for field in schema.fields
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _check_columns(names: Sequence[str], schema: Schema, *, fill: bool, extra: Sequence[str]) -> None:
+    """Refuse unknown, missing and duplicate columns."""
+    wanted = [field.name for field in schema.fields]
+    required = [field.name for field in schema.fields if field.required or not fill]
+    unknown = [name for name in names if name not in {*wanted, *extra}]
+    missing = [name for name in required if name not in names]
+    duplicates = sorted(Counter(names) - Counter(set(names)))
+    by_fault = {"unknown": unknown, "missing": missing, "twice": duplicates}
+    faults = [f"{fault} {', '.join(columns)}" for fault, columns in by_fault.items() if columns]
+    if faults:
+        similar = get_close_matches(unknown[0], missing or wanted, n=1) if unknown else []
+        raise UsageError(
+            f"columns do not fit the table: {'; '.join(faults)}",
+            hint=(f"Did you mean {similar[0]!r}? " if similar else "") + f"The table has: {', '.join(wanted)}.",
+        )
 
 
 def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
@@ -82,7 +87,7 @@ def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     try:
         cast = column.cast(wanted.type)
         if not _is_lossless(column, cast):
-            raise pa.ArrowInvalid("something would be lost")  # as Arrow says of other types
+            raise pa.ArrowInvalid("information would be lost")  # Arrow itself raises it for other types
         return cast
     except (pa.ArrowException, ValueError) as cause:
         raise UsageError(
@@ -93,10 +98,10 @@ def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
 
 
 def _is_lossless(column: pa.Array, cast: pa.Array) -> bool:
-    """Whether all is there after one of the casts that Arrow does not watch: it rounds, cuts off the time, takes any number
-    for true."""
+    """Whether a cast has kept all values. Arrow does not check some casts: it rounds floats to decimals, truncates
+    timestamps to dates, and takes any number for true."""
     if pa.types.is_floating(column.type) and pa.types.is_decimal(cast.type):
-        back = cast.cast(pa.string()).cast(column.type)  # Arrow's own way back is not exact
+        back = cast.cast(pa.string()).cast(column.type)  # Arrow's cast from decimal to float is not exact
     elif (pa.types.is_timestamp(column.type) and pa.types.is_date(cast.type)) or (
         pa.types.is_integer(column.type) and pa.types.is_boolean(cast.type)
     ):
@@ -112,7 +117,7 @@ def key_frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
 
 
 def check_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
-    """Every row needs its key."""
+    """Refuse rows whose key is null."""
     for name in names:
         column = batch.column(name)
         if column.null_count:

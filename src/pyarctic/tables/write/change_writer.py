@@ -1,7 +1,7 @@
-"""Changes of a keyed table: rows in, files of inserts and deletes out, in the order in which they happened.
+"""Changes of a keyed table: rows in, files of inserts and deletes out, in the order of the changes.
 
 Every change gets an offset, counted over all files of one write. An update is its before-image, deleted, and its
-after-image, inserted, with the same offset. All of a write becomes visible by one commit.
+after-image, inserted, with the same offset. A write becomes visible by one commit.
 """
 
 from __future__ import annotations
@@ -27,121 +27,127 @@ from pyarctic.tables.format.change_columns import (
     FILE_OFFSET,
     UPDATE_AFTER,
     UPDATE_BEFORE,
+    Offsets,
 )
 from pyarctic.tables.format.file_names import FileKind, StoreFileNames
 from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, tree_mask
 from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, to_batches
 from pyarctic.tables.write.fanout import Fanout
-from pyarctic.tables.write.partition_moves import Moves
+from pyarctic.tables.write.partition_moves import PartitionMoves
 
 ChangeMode = Literal["insert", "upsert", "delete", "cdc"]
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeWriter:
-    """Writes the files of some changes; nothing is committed. It can be sent elsewhere: several may share a write if no key
-    comes to two of them."""
+    """Writes the files of some changes; commits nothing. It can be pickled: several writers may share a write if all rows of
+    a key go to one of them."""
 
     view: TableView
     """The change store."""
     mode: ChangeMode
 
-    def files(self, data: Any, names: StoreFileNames | None = None, moves: Moves | None = None) -> list[NewFile]:
-        """With `moves` the rows that keys have in other partitions are deleted there."""
+    def files(self, data: Any, names: StoreFileNames | None = None, moves: PartitionMoves | None = None) -> list[NewFile]:
+        """Write changes. With `moves` the rows that keys have in other partitions are deleted there."""
         mask = tree_mask(self.view.metadata.properties, CHANGE_BUCKETS)
         with Fanout(self.view, mask=mask, extra_fields=(FILE_OFFSET,), names=names) as out:
-            writer = _Writer(key_names(self.view.metadata), out, self.mode, moves)
+            writer = _OffsetWriter(key_names(self.view.metadata), out, self.mode, moves)
             for batch in to_batches(data):
                 if batch.num_rows or self.mode == "cdc":
-                    writer.write(*self.understood(batch, looks_up=moves is not None))
+                    writer.write(*self.parse_batch(batch, looks_up=moves is not None))
         return out.files
 
-    def understood(self, batch: pa.RecordBatch, *, looks_up: bool) -> tuple[pa.RecordBatch, pa.Array | None]:
-        """Rows in the columns of the table, with what they are if they say it; or an error about what does not fit."""
+    def parse_batch(self, batch: pa.RecordBatch, *, looks_up: bool) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """The rows in the columns of the table, and their actions in mode "cdc"; or an error about what does not fit.
+
+        `looks_up`: whether the present rows of the keys are looked up."""
         metadata = self.view.metadata
-        actions = _actions(batch, self.mode)
+        actions = _parse_actions(batch, self.mode)
         if self.mode == "delete" and not looks_up:
             sources = {field.source_id for field in metadata.spec().fields}
-            _require([f.name for f in metadata.schema().fields if sources & set(Schema(f).field_ids)], batch)
-        # Who reads changes elsewhere gets these columns too, and may hand them on.
-        extra = CHANGE_COLUMNS if self.mode == "cdc" else ()
-        rows = fit_to_schema(batch, metadata.schema(), fill=self.mode == "delete", extra=[*extra])
+            _require_columns([f.name for f in metadata.schema().fields if sources & set(Schema(f).field_ids)], batch)
+        # Changes that were read from another table have these columns, too.
+        extra = list(CHANGE_COLUMNS) if self.mode == "cdc" else []
+        rows = fit_to_schema(batch, metadata.schema(), fill=self.mode == "delete", extra=extra)
         check_keys(rows, key_names(metadata))
         return rows, actions
 
 
-class _Writer:
-    def __init__(self, keys: Sequence[str], out: Fanout, mode: ChangeMode, moves: Moves | None) -> None:
+class _OffsetWriter:
+    """Gives offsets to changes and writes them."""
+
+    def __init__(self, keys: Sequence[str], out: Fanout, mode: ChangeMode, moves: PartitionMoves | None) -> None:
         self._keys = keys
         self._out = out
         self._mode = mode
         self._moves = moves
-        self._count = 0
-        """The last offset that was given."""
-        self._last: pa.RecordBatch | None = None
-        """The last row of the batch before, if it is a before-image whose after-image may follow."""
+        self._last_offset = 0
+        self._open_before_image: pa.RecordBatch | None = None
+        """The last row of the previous batch, if it is a before-image whose after-image may follow."""
 
     def write(self, rows: pa.RecordBatch, actions: pa.Array | None) -> None:
         if self._moves is not None:
-            arrives = self._mode == "upsert"
-            for chunk in self._moves.chunks(rows, self._out) if arrives else [rows]:
-                self._write_old(self._moves.leave(chunk, self._out, arrives=arrives))
-                if arrives:
-                    self._write_plain(chunk)
+            inserts = self._mode == "upsert"
+            for chunk in self._moves.chunks(rows, self._out) if inserts else [rows]:
+                self._write_deletes(self._moves.replace(chunk, self._out, inserts=inserts))
+                if inserts:
+                    self._write_rows(chunk)
         elif actions is not None:
             self._write_cdc(rows, actions)
         else:
-            self._write_plain(rows)
+            self._write_rows(rows)
 
-    def _write_plain(self, rows: pa.RecordBatch) -> None:
-        each = 2 if self._mode == "upsert" else 1
-        first = pa.array(np.arange(self._count + 1, self._count + each * rows.num_rows + 1, each))
-        self._count += each * rows.num_rows
-        places = self._out.places(rows)
+    def _write_rows(self, rows: pa.RecordBatch) -> None:
+        """Write rows that are all inserted, deleted or upserted, by the mode."""
+        step = 2 if self._mode == "upsert" else 1
+        offsets = self._next_offsets(rows.num_rows, step)
+        locations = self._out.locate(rows)
         if self._mode == "upsert":
-            self._out.write(rows, places, {"ED": first, "I": pc.add(first, 1)})
+            self._out.write(rows, locations, {"ED": offsets, "I": pc.add(offsets, 1)})
         else:
-            self._out.write(rows, places, {"I" if self._mode == "insert" else "ED": first})
+            self._out.write(rows, locations, {"I" if self._mode == "insert" else "ED": offsets})
+
+    def _next_offsets(self, count: int, step: int = 1) -> pa.Array:
+        first = self._last_offset + 1
+        self._last_offset += step * count
+        return pa.array(np.arange(first, self._last_offset + 1, step))
 
     def _write_cdc(self, rows: pa.RecordBatch, actions: pa.Array) -> None:
-        places = self._out.places(rows)
-        offsets, deletes = self._cdc_offsets(rows, actions)
-        kinds: tuple[tuple[npt.NDArray[np.bool_], FileKind], ...] = ((deletes, "ED"), (~deletes, "I"))
-        for chosen, kind in kinds:
-            if chosen.any():
-                told = {kind: pa.array(offsets[chosen])}
-                self._out.write(rows.filter(pa.array(chosen)), places.filtered(chosen), told)
+        locations = self._out.locate(rows)
+        offsets, is_deleted = self._cdc_offsets(rows, actions)
+        kinds: tuple[tuple[npt.NDArray[np.bool_], FileKind], ...] = ((is_deleted, "ED"), (~is_deleted, "I"))
+        for mask, kind in kinds:
+            if mask.any():
+                self._out.write(rows.filter(pa.array(mask)), locations.filter(mask), {kind: pa.array(offsets[mask])})
 
     def _cdc_offsets(self, rows: pa.RecordBatch, actions: pa.Array) -> tuple[Offsets, npt.NDArray[np.bool_]]:
-        """Offsets, and which rows are deleted. An after-image right behind its before-image shares its offset."""
+        """Offsets, and which rows are deleted. An after-image directly after its before-image has the same offset."""
         is_before, is_after, is_delete = (
             pc.equal(actions, action).to_numpy(zero_copy_only=False) for action in (UPDATE_BEFORE, UPDATE_AFTER, DELETE)
         )
         follows = np.zeros(rows.num_rows, dtype=bool)
         if rows.num_rows:
             follows[1:] = is_before[:-1] & self._same_keys(rows.slice(1), rows.slice(0, rows.num_rows - 1))
-            follows[0] = self._last is not None and bool(self._same_keys(rows.slice(0, 1), self._last)[0])
-            self._last = rows.slice(rows.num_rows - 1) if is_before[-1] else None
-        counted = ~(is_after & follows)
-        offsets = self._count + np.cumsum(counted)
-        self._count += int(counted.sum())
+            before = self._open_before_image
+            follows[0] = before is not None and bool(self._same_keys(rows.slice(0, 1), before)[0])
+            self._open_before_image = rows.slice(rows.num_rows - 1) if is_before[-1] else None
+        is_counted = ~(is_after & follows)
+        offsets = self._last_offset + np.cumsum(is_counted)
+        self._last_offset += int(is_counted.sum())
         return offsets, is_before | is_delete
 
-    def _same_keys(self, some: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        same = np.ones(some.num_rows, dtype=bool)
+    def _same_keys(self, left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        same = np.ones(left.num_rows, dtype=bool)
         for name in self._keys:
-            same &= pc.equal(some.column(name), others.column(name)).to_numpy(zero_copy_only=False)
+            same &= pc.equal(left.column(name), right.column(name)).to_numpy(zero_copy_only=False)
         return same
 
-    def _write_old(self, old: pa.RecordBatch) -> None:
-        if old.num_rows:
-            offsets = pa.array(np.arange(self._count + 1, self._count + old.num_rows + 1))
-            self._count += old.num_rows
-            self._out.write(old, self._out.places(old), {"ED": offsets})
+    def _write_deletes(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._out.write(rows, self._out.locate(rows), {"ED": self._next_offsets(rows.num_rows)})
 
 
-def _actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
+def _parse_actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
     name = CHANGE_ACTION.name
     if mode != "cdc":
         if name in batch.schema.names:
@@ -149,24 +155,24 @@ def _actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
         return None
     if name not in batch.schema.names:
         raise UsageError(
-            f'mode "cdc" needs a column {name}', hint=f"Each row says what it is: {', '.join(ACTIONS)}.", column=name
+            f'mode "cdc" needs a column {name}', hint=f"It has the action of each row: {', '.join(ACTIONS)}.", column=name
         )
     actions = batch.column(name)
     if pa.types.is_dictionary(actions.type):
         actions = actions.dictionary_decode()
     if not (pa.types.is_string(actions.type) or pa.types.is_large_string(actions.type)):
         raise UsageError(f"column {name} is {actions.type}, not text", hint=f"One of: {', '.join(ACTIONS)}.")
-    known = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
-    if not pc.all(known, min_count=0).as_py():
-        row = pc.index(known, False).as_py()  # the value looked for
+    is_valid = pc.is_in(actions, value_set=pa.array(ACTIONS, actions.type))
+    if not pc.all(is_valid, min_count=0).as_py():
+        row = pc.index(is_valid, False).as_py()  # the first one
         raise UsageError(
             f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name
         )
     return actions
 
 
-def _require(partition_columns: Sequence[str], batch: pa.RecordBatch) -> None:
-    """Filled with null, a partition column would send the delete where the key is not."""
+def _require_columns(partition_columns: Sequence[str], batch: pa.RecordBatch) -> None:
+    """Refuse deletes without partition columns: filled with null, they would delete in a wrong partition."""
     if missing := [name for name in partition_columns if name not in batch.schema.names]:
         raise UsageError(
             f"rows to delete lack the partition column {missing[0]}",

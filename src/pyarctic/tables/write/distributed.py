@@ -1,7 +1,7 @@
-"""Which of many writers gets which row, and how each of them makes sure that its rows are in an order that means something.
+"""Writing with many writers: which writer gets which row, and that each writer gets its rows in a defined order.
 
-All rows of a key go to one writer, sorted by key and by the order that was named. Rows of a key between which nothing
-decides are refused: which of them came last would be an accident.
+All rows of a key go to one writer, sorted by key and by the given order. Rows of a key that are equal in that order are
+refused: which of them is the latest would be random.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.write.arrow_rows import fit_to_schema
 from pyarctic.tables.write.base_writer import BaseWriter
 from pyarctic.tables.write.change_writer import ChangeWriter
-from pyarctic.tables.write.partition_moves import Moves
+from pyarctic.tables.write.partition_moves import PartitionMoves
 
 IS_OLD = "_arctic_is_old"
-"""Marks rows that are not written: they tell where keys are now."""
+"""A column that marks rows that are not written: the rows that keys have at present."""
 _RUN = "\0run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriterAssignment:
-    """Numbers of writers, out of some columns."""
+    """The assignment of rows to writers, by the values of some columns."""
 
     schema: Schema
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    """To be given to `numbers`: those of the key, or those that partitions are made of."""
+    """The columns that `numbers` takes: those of the key, or the source columns of partitions."""
     view: TableView
     writers: int
-    """With keys a power of two: a tree node is a writer's own, or it is shared by as few as possible. Without, as many as
-    numbers can tell apart, one for each partition."""
+    """With keys a power of two, so that as few writers as possible share a tree node. Without keys a large number: there is
+    one writer for each partition."""
 
     @classmethod
     def of(cls, view: TableView, parallelism: int) -> WriterAssignment:
@@ -63,24 +63,24 @@ class WriterAssignment:
         return cls(schema=schema, keys=(), columns=columns, view=view, writers=1 << 30)
 
     def numbers(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """The writers of some rows. Rows that do not fit the table go anywhere: their writer says what is wrong."""
+        """The writers of some rows. Rows that do not fit the table go to writer 0, which raises the error."""
         fields = [self.schema.find_field(name) for name in self.columns]
         rows = pa.RecordBatch.from_arrays(list(columns), names=list(self.columns))
         try:
-            told = fit_to_schema(rows, Schema(*fields))
+            fitted = fit_to_schema(rows, Schema(*fields))
             if self.keys:
-                hashes = key_hashes(told.columns, [field.field_type for field in fields])
+                hashes = key_hashes(fitted.columns, [field.field_type for field in fields])
                 return pa.array((hashes & np.int32(self.writers - 1)).astype(np.int32))
-            codes, tuples = partition_values(self.view.metadata.spec(), self.schema, told)
+            codes, partitions = partition_values(self.view.metadata.spec(), self.schema, fitted)
         except UsageError:
             return pa.array(np.zeros(rows.num_rows, np.int32))
-        known = np.array([zlib.crc32(repr(values).encode()) % self.writers for values in tuples], np.int32)
-        return pa.array(known[codes])
+        writers = np.array([zlib.crc32(repr(values).encode()) % self.writers for values in partitions], np.int32)
+        return pa.array(writers[codes])
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriterResult:
-    """What a writer among many has to say: the files it wrote, as JSON, or what was wrong."""
+    """The result of one of many writers: the files it wrote, as JSON, or an error."""
 
     files: tuple[dict[str, Any], ...] = ()
     error: dict[str, Any] | None = None
@@ -95,39 +95,40 @@ class WriterResult:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedWriter:
-    """One of many writers, to be sent elsewhere. Rows of a keyed table come to it sorted by key and `order`; columns of the
-    order that the table does not have are left out. If keys are looked up, the rows they have now come first, marked as
-    old."""
+    """One of many writers; it can be pickled. It gets the rows of a keyed table sorted by key and `order`; order columns
+    that the table does not have are not written. If keys are looked up, their present rows come first, marked by
+    `IS_OLD`."""
 
     writer: ChangeWriter | BaseWriter
     operation: int
-    """Told in the names of all files: what lost writers left can be found by it."""
+    """Part of the names of all files, so that files of lost writers can be found."""
     order: tuple[str, ...] = ()
     looked_up: tuple[str, ...] = ()
-    """The columns of old rows."""
+    """The columns of present rows."""
 
-    def answer(self, data: Iterator[pa.RecordBatch], task: int, attempt: int) -> WriterResult:
-        files = self._files(data, StoreFileNames(task, attempt, self.operation))
+    def write(self, data: Iterator[pa.RecordBatch], task: int, attempt: int) -> WriterResult:
+        """Write the rows of a task; `attempt` is unique among the attempts of the task."""
+        files = self._write_files(data, StoreFileNames(task, attempt, self.operation))
         return WriterResult(files=tuple(file_to_json(file) for file in files))
 
-    def _files(self, data: Iterator[pa.RecordBatch], names: StoreFileNames) -> list[NewFile]:
+    def _write_files(self, data: Iterator[pa.RecordBatch], names: StoreFileNames) -> list[NewFile]:
         metadata = self.writer.view.metadata
         schema, keys = metadata.schema(), key_names(metadata)
         if not keys:
             return self.writer.files(data, names)
-        rows = _Checked(self.writer.view, keys, self.order, everywhere=bool(self.looked_up))
+        check = _OrderCheck(self.writer.view, keys, self.order, across_partitions=bool(self.looked_up))
         if not (self.looked_up and isinstance(self.writer, ChangeWriter)):
-            return self.writer.files(rows.checked(data), names)
-        old, new = _told_apart(data)
+            return self.writer.files(check.apply(data), names)
+        old, new = _separate_old_rows(data)
         fields = Schema(*(schema.find_field(name) for name in self.looked_up))
-        found = pa.Table.from_batches(
+        present = pa.Table.from_batches(
             [fit_to_schema(batch.select(self.looked_up), fields) for batch in old], arrow_schema(fields.fields)
         )
-        return self.writer.files(rows.checked(new), names, Moves(schema, keys, found))
+        return self.writer.files(check.apply(new), names, PartitionMoves(schema, keys, present))
 
 
-def _told_apart(data: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-    """The old rows, all of them, and the others, which follow."""
+def _separate_old_rows(data: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """All present rows, which come first, and the others."""
     old: list[pa.RecordBatch] = []
     for batch in data:
         count = pc.sum(batch.column(IS_OLD)).as_py() or 0
@@ -138,36 +139,37 @@ def _told_apart(data: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], I
     return old, iter(())
 
 
-class _Checked:
-    """Refuses rows of one key and partition between which the order does not decide; `everywhere`: whatever their
-    partitions, because the later one moves the key."""
+class _OrderCheck:
+    """Refuses rows with equal key and order. They may be in different partitions, unless `across_partitions`: then the later
+    one would move the key."""
 
-    def __init__(self, view: TableView, keys: Sequence[str], order: Sequence[str], *, everywhere: bool) -> None:
-        self._everywhere = everywhere
+    def __init__(self, view: TableView, keys: Sequence[str], order: Sequence[str], *, across_partitions: bool) -> None:
+        self._across_partitions = across_partitions
         self._view = view
         self._schema = view.metadata.schema()
         self._keys = list(keys)
         self._order = [name for name in order if name not in keys]
-        known = {field.name for field in self._schema.fields}
-        self._dropped = [name for name in order if name not in known]
+        self._columns = {field.name for field in self._schema.fields}
+        self._dropped = [name for name in order if name not in self._columns]
 
-    def checked(self, data: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def apply(self, data: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows without order columns that the table does not have; raises if some are equal."""
         held: pa.RecordBatch | None = None
         for batch in data:
             rows = batch if held is None else pa.concat_batches([held, batch])
-            # The last run may go on in the next batch.
+            # The last run may continue in the next batch.
             start = self._check(rows)
             held = rows.slice(start)
             if start:
-                yield self._kept(rows.slice(0, start))
+                yield self._drop_order(rows.slice(0, start))
         if held is not None:
-            yield self._kept(held)
+            yield self._drop_order(held)
 
-    def _kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _drop_order(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.drop_columns(self._dropped) if self._dropped else rows
 
     def _check(self, rows: pa.RecordBatch) -> int:
-        """Where the last run of equal keys and orders begins."""
+        """Check all runs of rows with equal key and order; gives the start of the last run."""
         if not rows.num_rows:
             return 0
         for name in self._order:
@@ -190,28 +192,30 @@ class _Checked:
         if not tied.any():
             return
         chosen = rows.filter(pa.array(tied.to_numpy()))
-        known = {field.name for field in self._schema.fields}
-        told = fit_to_schema(chosen.select([n for n in chosen.schema.names if n in known]), self._schema, fill=True)
-        codes, _ = partition_values(self._view.metadata.spec(), self._schema, told)
-        partitions = pl.Series(codes) * int(not self._everywhere)
-        twice = pl.DataFrame({_RUN: runs.filter(tied), "partition": partitions}).is_duplicated()
-        if twice.any():
-            key = frame.select(self._keys).filter(tied).filter(twice).row(0, named=True)
-            by = f"and equal {', '.join(self._order)}" if self._order else "and nothing tells their order"
+        columns = [name for name in chosen.schema.names if name in self._columns]
+        fitted = fit_to_schema(chosen.select(columns), self._schema, fill=True)
+        codes, _ = partition_values(self._view.metadata.spec(), self._schema, fitted)
+        partitions = pl.Series(codes) * int(not self._across_partitions)
+        is_duplicate = pl.DataFrame({_RUN: runs.filter(tied), "partition": partitions}).is_duplicated()
+        if is_duplicate.any():
+            key = frame.select(self._keys).filter(tied).filter(is_duplicate).row(0, named=True)
+            reason = f"and equal {', '.join(self._order)}" if self._order else "and nothing tells their order"
             raise UsageError(
-                f"key {_text(key)} comes several times, {by}",
+                f"key {_format_key(key)} comes several times, {reason}",
                 hint="Name columns that order the changes of a key: order_by=[…].",
-                key=_text(key),
+                key=_format_key(key),
             )
 
 
 def _are_pairs(runs: pl.Series, actions: pl.Series) -> pl.Series:
-    """Rows of runs that are one before-image and one after-image."""
+    """Rows of runs that consist of a before-image and an after-image."""
     frame = pl.DataFrame({_RUN: runs, "action": actions})
-    alone = pl.len().over(_RUN) == 2
-    both = (pl.col("action") == UPDATE_BEFORE).any().over(_RUN) & (pl.col("action") == UPDATE_AFTER).any().over(_RUN)
-    return frame.select((alone & both).fill_null(value=False)).to_series()
+    has_two_rows = pl.len().over(_RUN) == 2
+    has_both_images = (pl.col("action") == UPDATE_BEFORE).any().over(_RUN) & (pl.col("action") == UPDATE_AFTER).any().over(
+        _RUN
+    )
+    return frame.select((has_two_rows & has_both_images).fill_null(value=False)).to_series()
 
 
-def _text(key: dict[str, Any]) -> str:
+def _format_key(key: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in key.items())

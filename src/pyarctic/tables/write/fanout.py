@@ -16,7 +16,7 @@ from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy, positive_property
 from pyarctic.iceberg.write.parquet import DataFileWriter, choose_dictionaries, file_schema
-from pyarctic.tables.format.file_names import FileKind, Place, StoreFileNames, StorePaths, StoreTarget
+from pyarctic.tables.format.file_names import FileKind, PartitionId, StoreFileNames, StorePaths, StoreTarget
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import key_names, store_of
 from pyarctic.tables.format.tree import ROOT, node_ids
@@ -27,8 +27,8 @@ _TARGET = "write.target-file-size-bytes"
 
 
 class Fanout:
-    """Files of one store, of one writer: `with Fanout(…) as out: out.write(…)`, then `out.files`. Leaving the block by an
-    exception removes what was written."""
+    """The files of one writer in one store: `with Fanout(…) as out: out.write(…)`, then `out.files`. If the block is left by
+    an exception, the files are removed."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Fanout:
         extra_fields: Sequence[NestedField] = (),
         names: StoreFileNames | None = None,
     ) -> None:
-        """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table. `names`: those of a
+        """`mask`: the level of the tree to write at. `extra_fields`: columns beside those of the table. `names`: for a
         writer among others."""
         metadata = view.metadata
         self.files: list[NewFile] = []
@@ -53,7 +53,7 @@ class Fanout:
         self._schema = metadata.schema()
         self._keys = [self._schema.find_field(name) for name in key_names(metadata)]
         self._rolling = RollingPolicy(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
-        self._writers: dict[tuple[Place, int, FileKind], DataFileWriter] = {}
+        self._writers: dict[tuple[PartitionId, int, FileKind], DataFileWriter] = {}
         """By partition, node and kind."""
         self._dictionaries: list[str] | None = None
 
@@ -75,39 +75,39 @@ class Fanout:
         for writer in self._writers.values():
             writer.abort()
 
-    def places(self, rows: pa.RecordBatch) -> Places:
-        """Which partition and node every row belongs to."""
-        codes, tuples = partition_values(self._spec, self._schema, rows)
+    def locate(self, rows: pa.RecordBatch) -> RowLocations:
+        """The partition and node of every row."""
+        codes, partitions = partition_values(self._spec, self._schema, rows)
         if not self._keys or self._mask == 0:
             nodes = np.full(rows.num_rows, ROOT.id)
         else:
             hashes = key_hashes([rows.column(f.name) for f in self._keys], [f.field_type for f in self._keys])
             nodes = node_ids(hashes, self._mask)
-        return Places(codes=codes, tuples=tuples, nodes=nodes, mask=self._mask)
+        return RowLocations(codes=codes, partitions=partitions, nodes=nodes, mask=self._mask)
 
-    def write(self, rows: pa.RecordBatch, places: Places, kinds: Mapping[FileKind, pa.Array | None]) -> None:
-        """Append rows, each to the file of its place; within a place they keep their order. They go to a file of every kind
-        that is named, each with its own values of the extra column."""
+    def write(self, rows: pa.RecordBatch, locations: RowLocations, kinds: Mapping[FileKind, pa.Array | None]) -> None:
+        """Append rows, each to the file of its partition and node; within a file they keep their order. Rows are written to
+        a file of every given kind, each with its own values of the extra column."""
         if self._dictionaries is None and rows.num_rows:
-            # The extra column counts: hardly a value comes twice.
+            # Not for the extra column: its values hardly repeat.
             self._dictionaries = choose_dictionaries(file_schema(self._schema.fields), rows)
-        order, runs = places.runs()
+        order, runs = locations.runs()
         if order is not None:
             rows = rows.take(order)
-        for kind, values in kinds.items():
-            told = rows
-            if values is not None:
-                told = rows.append_column(self._extra[0].name, values if order is None else values.take(order))
+        for kind, extra_values in kinds.items():
+            columns = rows
+            if extra_values is not None:
+                ordered = extra_values if order is None else extra_values.take(order)
+                columns = rows.append_column(self._extra[0].name, ordered)
             for run in runs:
-                writer = self._writer(places.tuples[run.code], run.node, kind)
-                writer.write(told.slice(run.start, run.end - run.start))
+                writer = self._writer(locations.partitions[run.code], run.node, kind)
+                writer.write(columns.slice(run.start, run.end - run.start))
         if sum(writer.waiting_bytes for writer in self._writers.values()) > _MEMORY_BYTES:
             for writer in self._writers.values():
                 writer.flush()
 
     def _writer(self, partition: tuple[Any, ...], node: int, kind: FileKind) -> DataFileWriter:
-        place = self._paths.place_of(self._spec.spec_id, partition)
-        key = (place, node, kind)
+        key = (self._paths.partition_id(self._spec.spec_id, partition), node, kind)
         if key not in self._writers:
             target = self._target(partition, node, kind)
             self._writers[key] = DataFileWriter(
@@ -132,7 +132,7 @@ class Fanout:
 
 
 class Run(NamedTuple):
-    """Rows of one place, from `start` to `end`: the number of their partition, and their node."""
+    """Rows of one partition and node, from `start` to `end`: the code of their partition, and their node."""
 
     start: int
     end: int
@@ -141,30 +141,31 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Partition and node of some rows."""
+class RowLocations:
+    """Partitions and nodes of some rows."""
 
     codes: npt.NDArray[np.int32]
-    """For every row the number of its partition among `tuples`."""
-    tuples: list[tuple[Any, ...]]
+    """For every row the index of its partition in `partitions`."""
+    partitions: list[tuple[Any, ...]]
     nodes: npt.NDArray[np.int64]
     mask: int
 
-    def filtered(self, chosen: npt.NDArray[np.bool_]) -> Places:
-        return replace(self, codes=self.codes[chosen], nodes=self.nodes[chosen])
+    def filter(self, mask: npt.NDArray[np.bool_]) -> RowLocations:
+        """The locations of some of the rows."""
+        return replace(self, codes=self.codes[mask], nodes=self.nodes[mask])
 
     def runs(self) -> tuple[pa.Array | None, list[Run]]:
-        """The order that brings rows of one place together (None: they are), and where each place begins and ends in it."""
+        """The order that brings rows of one partition and node together (None: they already are), and the runs in it."""
         if not len(self.codes):
             return None, []
         width = self.mask + 1
-        together: npt.NDArray[Any] = self.codes.astype(np.int64) * width + (self.nodes - width)
-        if len(self.tuples) * width < 1 << 16:
-            together = together.astype(np.uint16)  # such numbers are sorted in one pass
-        if together.min() == together.max():
-            return None, [Run(0, len(together), int(self.codes[0]), int(self.nodes[0]))]
-        order = np.argsort(together, kind="stable")
-        starts = np.flatnonzero(np.diff(together[order].astype(np.int64), prepend=-1)).tolist()
+        numbers: npt.NDArray[Any] = self.codes.astype(np.int64) * width + (self.nodes - width)
+        if len(self.partitions) * width < 1 << 16:
+            numbers = numbers.astype(np.uint16)  # such numbers are sorted in one pass
+        if numbers.min() == numbers.max():
+            return None, [Run(0, len(numbers), int(self.codes[0]), int(self.nodes[0]))]
+        order = np.argsort(numbers, kind="stable")
+        starts = np.flatnonzero(np.diff(numbers[order].astype(np.int64), prepend=-1)).tolist()
         ends = [*starts[1:], len(order)]
         runs = [
             Run(start, end, int(self.codes[order[start]]), int(self.nodes[order[start]]))

@@ -1,7 +1,7 @@
 """Files with rows for a table: Parquet, CSV and JSON lines, read in batches, with the types of the table.
 
-Text is understood as the command line writes it: instants without an offset are UTC, binary values are base64, and an empty
-field of a CSV file is null unless it stands in quotes.
+Text is parsed as the command line writes it: timestamps without an offset are UTC, binary values are base64, and an empty
+field of a CSV file is null unless it is quoted.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class InputFile:
     """Read instead of the file; not closed."""
 
     def batches(self, schema: Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, with the types of a table as far as text does not tell them. Columns are not checked."""
-        with _understanding(self):
+        """The rows; values of text files are parsed by the types of the table. Columns are not checked."""
+        with _translate_errors(self):
             if self.format == "parquet":
                 with pq.ParquetFile(self.name) as file:
                     yield from _at_least_one(file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow)
@@ -65,36 +65,36 @@ class InputFile:
 
 
 def open_input_file(name: str, input_format: str | None = None, stream: BinaryIO | None = None) -> InputFile:
-    """A file by its name; its ending says what it is, unless `input_format` does."""
+    """A file by its name. Its format is `input_format`, or follows from the ending of the name."""
     path = Path(name)
     stem = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
-    told = input_format or ("" if stream is not None else _SUFFIXES.get(stem.suffix.lower(), ""))
-    if told not in _SUFFIXES.values():
+    format_ = input_format or ("" if stream is not None else _SUFFIXES.get(stem.suffix.lower(), ""))
+    if format_ not in _SUFFIXES.values():
         raise UsageError(f"{name}: what kind of file is it?", hint="Say parquet, csv or jsonl (JSON lines).", file=name)
-    if told == "parquet" and stream is not None:
+    if format_ == "parquet" and stream is not None:
         raise UsageError(f"{name}: Parquet is not read from a stream", hint="Name a file, or give csv or jsonl.", file=name)
     if stream is None and not path.is_file():
         raise NotFound(f"{name}: no such file", hint="Name a file on this machine.", file=name)
-    return InputFile(name=name, format=told, stream=stream)
+    return InputFile(name=name, format=format_, stream=stream)
 
 
 def infer_schema(name: str) -> pa.Schema:
     """The schema of a Parquet file, for a new table. Nanoseconds become microseconds, the finest that tables of format
     version 2 have."""
     file = open_input_file(name, "parquet")
-    with _understanding(file):
-        found = pq.read_schema(file.name)
+    with _translate_errors(file):
+        schema = pq.read_schema(file.name)
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz))
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns"
         else field
-        for field in found
+        for field in schema
     ]
     return pa.schema(fields)
 
 
 @contextmanager
-def _understanding(file: InputFile) -> Iterator[None]:
+def _translate_errors(file: InputFile) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as cause:
@@ -131,23 +131,23 @@ def _read_text(source: Any, text_format: str, schema: Schema) -> Iterator[pa.Rec
             raise
     with reader:
         for batch in _at_least_one(reader, reader.schema):
-            yield _parsed(batch, parsers)
+            yield _parse_batch(batch, parsers)
 
 
 def _at_least_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches, or an empty one, so that columns are looked at even if there are no rows."""
-    came = False
+    """The batches, or an empty one, so that columns are checked even if there are no rows."""
+    is_empty = True
     for batch in batches:
-        came = True
+        is_empty = False
         yield batch
-    if not came:
+    if is_empty:
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
 Parser = Callable[[pa.Array], pa.Array]
 
 
-def _parsed(batch: pa.RecordBatch, parsers: dict[str, Parser]) -> pa.RecordBatch:
+def _parse_batch(batch: pa.RecordBatch, parsers: dict[str, Parser]) -> pa.RecordBatch:
     for index, name in enumerate(batch.schema.names):
         if name in parsers and pa.types.is_string(batch.schema.field(index).type):
             try:
@@ -159,21 +159,21 @@ def _parsed(batch: pa.RecordBatch, parsers: dict[str, Parser]) -> pa.RecordBatch
 
 
 def _parser(wanted: pa.DataType, field: NestedField) -> Parser | None:
-    """How to understand text of a type that Arrow's readers do not, or not so."""
+    """A parser for types that Arrow's readers cannot parse, or parse differently."""
     if pa.types.is_timestamp(wanted):
-        return lambda texts: _instants(texts, wanted)
+        return lambda texts: _parse_timestamps(texts, wanted)
     if pa.types.is_date(wanted):
         return lambda texts: texts.cast(wanted)
     if pa.types.is_time(wanted):
         return lambda texts: pc.binary_join_element_wise("1970-01-01", texts, "T").cast(pa.timestamp("us")).cast(wanted)
     if isinstance(field.field_type, UUIDType):
-        return lambda texts: _each(texts, wanted, lambda text: uuid.UUID(text).bytes)
+        return lambda texts: _parse_each(texts, wanted, lambda text: uuid.UUID(text).bytes)
     if pa.types.is_binary(wanted) or pa.types.is_large_binary(wanted) or pa.types.is_fixed_size_binary(wanted):
-        return lambda texts: _each(texts, wanted, _unbased)
+        return lambda texts: _parse_each(texts, wanted, _decode_base64)
     return None
 
 
-def _instants(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
+def _parse_timestamps(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
     if wanted.tz is not None:
         is_day = pc.match_substring_regex(texts, _IS_DAY)
         texts = pc.if_else(is_day, pc.binary_join_element_wise(texts, "00:00", "T"), texts)
@@ -182,11 +182,11 @@ def _instants(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
     return texts.cast(wanted)
 
 
-def _each(texts: pa.Array, wanted: pa.DataType, parse: Callable[[str], bytes]) -> pa.Array:
+def _parse_each(texts: pa.Array, wanted: pa.DataType, parse: Callable[[str], bytes]) -> pa.Array:
     return pa.array([None if text is None else parse(text) for text in texts.to_pylist()], wanted)
 
 
-def _unbased(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as cause:

@@ -1,4 +1,4 @@
-"""A write in three steps, so that many machines can take the middle one: prepare it, write files, commit them."""
+"""A write in three steps: prepare it, write files (on one or many machines), commit them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from pyarctic.tables.format.transactions import COMMITTED, ENDED
 from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, to_batches
 from pyarctic.tables.write.base_writer import (
     BaseWriter,
-    OverwriteScope,
     check_first_batch,
-    find_replaced_files,
-    merged_by_overwrite,
-    partitions_of,
 )
 from pyarctic.tables.write.change_writer import ChangeMode, ChangeWriter
 from pyarctic.tables.write.distributed import DistributedWriter, WriterResult
-from pyarctic.tables.write.partition_moves import Moves
+from pyarctic.tables.write.overwrite_scope import (
+    OverwriteScope,
+    find_replaced_files,
+    merged_by_overwrite,
+    written_partitions,
+)
+from pyarctic.tables.write.partition_moves import PartitionMoves
 
 if TYPE_CHECKING:
     from pyarctic.tables.keyed_table import KeyedTable
@@ -43,24 +45,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitNote:
-    """What a commit says beside its files."""
+    """What a commit records beside its files: entries of the snapshot summary, and a step that is committed only once."""
 
     summary: Mapping[str, str] = field(default_factory=dict)
     once: NumberedStep | None = None
 
 
 _NOT_COMMITTED = (Conflict, Rejected, UsageError, Unsupported, Damaged, Unavailable)
-"""Nothing is in the table after these. After any other error that is not known."""
+"""Errors after which the commit is known not to be in the table."""
 
 
 class PreparedWrite(ABC):
-    """A prepared write."""
+    """A write that was checked as far as possible without its rows.
+
+    >>> write = table.prepare_write("upsert")
+    >>> write.rows(data)  # write and commit on this machine
+
+    Or, with many writers: `file_writer` gives the object to send to them, `files_of` collects their results, and `commit` or
+    `abandon` ends the write."""
 
     table: Table
     prepared_on: int | None
-    """The snapshot of the store when the write was prepared: older than all its files."""
+    """The snapshot of the store when the write was prepared; it is older than all files of the write."""
     moved_columns: tuple[str, ...] = ()
-    """What must be known of a row to delete it where it is, when keys are looked up."""
+    """The columns that are needed to delete a row in its partition, when keys are looked up."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -77,20 +85,20 @@ class PreparedWrite(ABC):
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Refuse rows with such columns if they cannot be written."""
-        fit_to_schema(_no_rows(schema), self.table.schema)
+        fit_to_schema(_empty_batch(schema), self.table.schema)
 
     def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> DistributedWriter:
-        """Begin, and give what many writers are sent. Its names are its own."""
+        """Begin the write; gives the object to send to many writers. The file names of every call are unique."""
         return DistributedWriter(writer=self.writer(), operation=random_id(), order=tuple(order), looked_up=tuple(looked_up))
 
-    def files_of(self, answers: Iterable[WriterResult]) -> list[NewFile]:
-        """The files that writers answered with."""
+    def files_of(self, results: Iterable[WriterResult]) -> list[NewFile]:
+        """The files of the writers' results."""
         decoder = PartitionDecoder(self.view.metadata)
-        return [file_from_json(file, decoder) for answer in answers for file in answer.files]
+        return [file_from_json(file, decoder) for result in results for file in result.files]
 
-    def abandon(self, answers: Iterable[WriterResult]) -> None:
-        """Remove what writers wrote: it will not be committed."""
-        remove_quietly(self.view.io, [file["path"] for answer in answers for file in answer.files])
+    def abandon(self, results: Iterable[WriterResult]) -> None:
+        """Remove the files that the writers wrote: they will not be committed."""
+        remove_quietly(self.view.io, [file["path"] for result in results for file in result.files])
 
     @abstractmethod
     def rows(self, data: Any) -> int | None:
@@ -98,11 +106,11 @@ class PreparedWrite(ABC):
 
     @abstractmethod
     def writer(self) -> ChangeWriter | BaseWriter:
-        """Begin, and give what writes the files."""
+        """Begin the write; gives the object that writes files."""
 
     def commit(self, files: Sequence[NewFile], note: CommitNote | None = None) -> int | None:
-        """Make all files visible, by one commit; gives the snapshot, or None if there was nothing to change. What cannot be
-        committed is removed."""
+        """Commit all files at once; gives the snapshot, or None if there was nothing to change. If the commit fails, the
+        files are removed."""
         try:
             return self._commit(files, note or CommitNote())
         except _NOT_COMMITTED:
@@ -114,7 +122,7 @@ class PreparedWrite(ABC):
 
 
 class UnkeyedWrite(PreparedWrite):
-    """Rows into a table without a primary key: files are added, and by an overwrite others replaced."""
+    """Rows for a table without a primary key: files are added, and an overwrite replaces others."""
 
     def __init__(self, table: Table, scope: OverwriteScope, *, appends: bool) -> None:
         super().__init__(table)
@@ -130,11 +138,11 @@ class UnkeyedWrite(PreparedWrite):
     def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
         table, add = self.table, tuple(files)
         if self._appends:
-            return _appended(table, add, note) if add else None
+            return _append(table, add, note) if add else None
 
         def plan() -> Change | None:
             metadata = table.view.metadata
-            removed = find_replaced_files(metadata, table.file_list, self._scope, partitions_of(metadata, add))
+            removed = find_replaced_files(metadata, table.file_list, self._scope, written_partitions(metadata, add))
             if not add and removed.is_empty():
                 return None
             return Change(
@@ -157,9 +165,9 @@ class ChangeWrite(PreparedWrite):
     def __init__(self, table: KeyedTable, mode: ChangeMode, *, across_partitions: bool) -> None:
         super().__init__(table)
         self._mode = mode
-        self._across = across_partitions
+        self._across_partitions = across_partitions
         sources = {field.source_id for field in table.view.metadata.spec().fields}
-        # Key and partition columns, and those that a row cannot do without.
+        # Key and partition columns, and required columns.
         self.moved_columns = tuple(
             f.name
             for f in table.schema.fields
@@ -171,97 +179,100 @@ class ChangeWrite(PreparedWrite):
         return self.table.change_store
 
     def check_columns(self, schema: pa.Schema) -> None:
-        self.writer().understood(_no_rows(schema), looks_up=self._across)
+        self.writer().parse_batch(_empty_batch(schema), looks_up=self._across_partitions)
 
     def rows(self, data: Any) -> int | None:
         moves = None
-        if self._across:
+        if self._across_partitions:
             data = list(to_batches(data))
-            moves = self._moves(data)
+            moves = self._look_up(data)
         return self.commit(self.writer().files(data, moves=moves))
 
     def writer(self) -> ChangeWriter:
         return ChangeWriter(view=self.view, mode=self._mode)
 
     def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
-        return _appended(self.table.change_store, tuple(files), note) if files else None
+        return _append(self.table.change_store, tuple(files), note) if files else None
 
-    def _moves(self, batches: list[pa.RecordBatch]) -> Moves:
-        """Look up where the keys of some rows are now."""
+    def _look_up(self, batches: list[pa.RecordBatch]) -> PartitionMoves:
+        """Look up the rows that the keys of some batches have at present."""
         schema, names = self.table.schema, self.table.primary_key
         rows = [fit_to_schema(batch, schema, fill=self._mode == "delete") for batch in batches]
         for batch in rows:
             check_keys(batch, names)
-        asked = pl.concat([key_frame(batch, names) for batch in rows]) if rows else None
+        keys = pl.concat([key_frame(batch, names) for batch in rows]) if rows else None
         scan = self.table.scan(list(self.moved_columns))
-        found: Iterable[pa.RecordBatch] = ()
-        if asked is not None and asked.height:
-            index = KeyIndex([encode_keys(asked)], pl.zeros(asked.height, pl.Int8, eager=True).to_numpy(), asked)
-            found = (batch.filter(pa.array(index.matches_since(key_frame(batch, names), 0))) for batch in scan.batches())
-        return Moves(schema, names, pa.Table.from_batches(found, schema=scan.schema))
+        present: Iterable[pa.RecordBatch] = ()
+        if keys is not None and keys.height:
+            index = KeyIndex([encode_keys(keys)], pl.zeros(keys.height, pl.Int8, eager=True).to_numpy(), keys)
+            present = (batch.filter(pa.array(index.matches_since(key_frame(batch, names), 0))) for batch in scan.batches())
+        return PartitionMoves(schema, names, pa.Table.from_batches(present, schema=scan.schema))
 
 
 class BaseWrite(PreparedWrite):
-    """Rows straight into Base."""
+    """An overwrite of a keyed table: rows are written directly into Base."""
 
     table: KeyedTable
 
     def __init__(self, table: KeyedTable, scope: OverwriteScope) -> None:
         super().__init__(table)
         self._scope = scope
-        self._begun: list[int] = []
-        # What is wrong with the condition is refused before anything is begun.
+        self._transactions: list[int] = []
+        """Begun by this write; the last one counts."""
+        # A wrong condition is refused before a transaction is begun.
         for files in (table.file_list, table.change_store.file_list):
             scope.partitions(table.view.metadata, files.frame(), frozenset())
 
     def rows(self, data: Any) -> int | None:
-        batches = check_first_batch(self.table.view, data, self._scope)  # and what is wrong from the first row on
+        batches = check_first_batch(self.table.view, data, self._scope)  # before a transaction is begun
         writer = self.writer()
         try:
             files = writer.files(batches)
         except BaseException:
-            self._give_up()
+            self._end_transactions()
             raise
         return self.commit(files)
 
     def writer(self) -> BaseWriter:
-        self._begun = [self.table._begin()]
-        return BaseWriter(view=self.view, scope=self._scope, transaction_id=self._begun[0])
+        self._transactions = [self.table._begin()]
+        return BaseWriter(view=self.view, scope=self._scope, transaction_id=self._transactions[0])
 
-    def abandon(self, answers: Iterable[WriterResult]) -> None:
-        super().abandon(answers)
-        self._give_up()
+    def abandon(self, results: Iterable[WriterResult]) -> None:
+        super().abandon(results)
+        self._end_transactions()
 
-    def _give_up(self) -> None:
-        """Others wait for transactions that were begun. That they need not is worth a try, and no error."""
+    def _end_transactions(self) -> None:
+        """End the begun transactions: changes from them on are not merged while they are open. It is no error if this
+        fails: they time out."""
         with contextlib.suppress(ArcticError):
-            self.table._end(self._begun)
+            self.table._end(self._transactions)
 
     def commit(self, files: Sequence[NewFile], note: CommitNote | None = None) -> int | None:
         try:
-            done = super().commit(files, note)
+            snapshot_id = super().commit(files, note)
         except _NOT_COMMITTED:
-            self._give_up()
+            self._end_transactions()
             raise
-        if done is None:
-            self._give_up()
-        return done
+        if snapshot_id is None:
+            self._end_transactions()
+        return snapshot_id
 
     def _commit(self, files: Sequence[NewFile], note: CommitNote) -> int | None:
-        return self.table._commit_alone(lambda: self._replacing(tuple(files), note))
+        return self.table._commit_alone(lambda: self._plan(tuple(files), note))
 
-    def _replacing(self, files: tuple[NewFile, ...], note: CommitNote) -> Change | None:
-        """The overwrite as a change of Base as it is now."""
+    def _plan(self, files: tuple[NewFile, ...], note: CommitNote) -> Change | None:
+        """The overwrite as a change of the current state of Base."""
         table, scope = self.table, self._scope
         metadata, io = table.view.metadata, table.view.io
-        new = partitions_of(metadata, files)
-        removed = find_replaced_files(metadata, table.file_list, scope, new)
-        merged = merged_by_overwrite(metadata, removed, table.change_store.file_list.frame(), scope, new, self._begun[-1])
-        known = merged_sequences(metadata, io, metadata.current_snapshot())
-        if any(known.get(path, -1) > self._begun[-1] for path in merged):
-            # What came first has hidden later changes than this transaction would. It takes place after it all then.
-            self._begun.append(table._begin())
-            merged = dict.fromkeys(merged, self._begun[-1])
+        written = written_partitions(metadata, files)
+        removed = find_replaced_files(metadata, table.file_list, scope, written)
+        changes = table.change_store.file_list.frame()
+        merged = merged_by_overwrite(metadata, removed, changes, scope, written, self._transactions[-1])
+        merged_before = merged_sequences(metadata, io, metadata.current_snapshot())
+        if any(merged_before.get(path, -1) > self._transactions[-1] for path in merged):
+            # Another commit has merged later changes than those of this transaction: a new one comes after all of them.
+            self._transactions.append(table._begin())
+            merged = dict.fromkeys(merged, self._transactions[-1])
         if not files and removed.is_empty() and not merged:
             return None
         change = Change(
@@ -274,16 +285,16 @@ class BaseWrite(PreparedWrite):
             snapshot_properties={
                 **note.summary,
                 **MERGED_SUMMARY,
-                COMMITTED: str(self._begun[-1]),
-                ENDED: ",".join(map(str, self._begun)),
+                COMMITTED: str(self._transactions[-1]),
+                ENDED: ",".join(map(str, self._transactions)),
             },
         )
         return dataclasses.replace(change, statistics=(write_merged_sequences(metadata, io, change.snapshot_id, merged),))
 
 
-def _appended(table: Table, files: tuple[NewFile, ...], note: CommitNote) -> int | None:
+def _append(table: Table, files: tuple[NewFile, ...], note: CommitNote) -> int | None:
     return table._append(add=files, once=note.once, snapshot_properties=note.summary).snapshot_id
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)

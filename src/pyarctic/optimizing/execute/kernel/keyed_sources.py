@@ -20,13 +20,19 @@ from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.optimizing.execute.kernel.copy_row_groups import adopted
 from pyarctic.optimizing.execute.kernel.inputs import Attempt
 from pyarctic.optimizing.protocol.tasks import KeyedTask
-from pyarctic.tables.format import Node, StoreTarget, parse_change_file_names, parse_file_names, read_change_files
+from pyarctic.tables.format import (
+    Node,
+    PrimaryKey,
+    StoreTarget,
+    parse_change_file_names,
+    parse_file_names,
+    read_change_files,
+)
 from pyarctic.tables.read import (
     KeyVersions,
     MergedBaseFile,
     MergedChangeFile,
     MergedFile,
-    PrimaryKey,
     competing_base_files,
     has_concurrent_inserts,
     rank_transactions,
@@ -122,7 +128,7 @@ class KeyedFiles:
         """Each about one data file: then it can be replaced by the next, and leaves together with its file."""
         for file in self._staying:
             known = file.named_positions()
-            dead = file.own_of(file.find_deleted_positions())
+            dead = file.positions_in_node(file.find_deleted_positions())
             self._attempt.progress(0, 0)
             # A file of several tasks must be told by all of them, or by none; a delete file about several files likewise.
             shares = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
