@@ -36,10 +36,10 @@ def main(table: str, source: str, checkpoint: str, orders: str, settings: str) -
 def _give_orders(orders: Path) -> None:
     write = StreamTarget.write
 
-    def write_and_obey(self: StreamTarget, batch: "DataFrame", batch_id: int, known: dict[str, Any]) -> None:
+    def write_and_obey(self: StreamTarget, batch: "DataFrame", batch_id: int, state: dict[str, Any]) -> None:
         for order in orders.glob(f"batch-{batch_id}/*"):
             order.rename(orders / order.name)
-        write(self, batch, batch_id, known)
+        write(self, batch, batch_id, state)
         if obedient.take(orders, f"after-{batch_id}"):
             obedient.hang()
 

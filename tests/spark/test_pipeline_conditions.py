@@ -19,7 +19,7 @@ import pytest
 import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.errors import ArcticError, UsageError
-from pyarctic.spark.source import Door
+from pyarctic.spark.source import SourceOptions
 from pyarctic.tables import Table
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
@@ -334,8 +334,8 @@ def test_wrong_options_of_the_format(oracle: Oracle, small: Table) -> None:
 
     def asked(**options: str) -> None:
         named = {"path": small.name, **{name.replace("_", "-"): value for name, value in options.items()}}
-        door = Door({}, {name: value for name, value in named.items() if value})
-        door.reader(door.schema())
+        source = SourceOptions({}, {name: value for name, value in named.items() if value})
+        source.reader(source.schema())
 
     for option, word in (
         ({"colums": "id"}, "unknown option: colums"),
@@ -344,8 +344,8 @@ def test_wrong_options_of_the_format(oracle: Oracle, small: Table) -> None:
         ({"store": "both"}, "unknown store: 'both'"),
         ({"where": "nothing = 1"}, "condition is not understood"),
         ({"columns": "nothing"}, "nothing"),
-        ({"as_of_timestamp": "yesterday"}, "option as-of-timestamp is not an instant"),
-        ({"path": ""}, "no table is named"),
+        ({"as_of_timestamp": "yesterday"}, "option as-of-timestamp is not a timestamp"),
+        ({"path": ""}, "no table is given"),
         ({"path": f"{oracle.name}.nowhere.t"}, "nowhere"),
         ({"path": "t"}, "catalog.database.table"),
     ):

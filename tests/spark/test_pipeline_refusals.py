@@ -91,7 +91,7 @@ def catalogs(oracle: Oracle) -> None:
     [
         ({"mode": "merge"}, ["unknown mode: 'merge'"], "upsert"),
         ({"mode": "cdc"}, ["_change_action"], "UPDATE_BEFORE"),
-        ({"mode": "upsert", "order_by": ["at"]}, ["order_by", "at"], "They have: id, region, number"),
+        ({"mode": "upsert", "order_by": ["at"]}, ["order_by", "at"], "Existing columns: id, region, number"),
         ({"mode": "upsert", "order_by": "number"}, ["order_by", "'number'"], "['number']"),
         ({"mode": "insert", "across_partitions": True}, ["across_partitions"], ""),
         ({"mode": "upsert", "where": "id = 1"}, ["replaces nothing"], "overwrite"),
