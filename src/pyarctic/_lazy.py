@@ -1,4 +1,4 @@
-"""Exports of a package that are imported when they are asked for.
+"""Exports of a package that are imported on first use.
 
 A package's `__init__` is what other packages import from. Loading all its modules at once would make every start slow
 (worker processes and the command line are started often) and would tie packages that need each other into cycles.

@@ -22,14 +22,14 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
     Example:
       arctic catalog ls
     """
-    from pyarctic.config import catalog_properties, masked, origin_of
+    from pyarctic.config import catalog_origin, catalog_properties, mask_properties
     from pyarctic.iceberg.catalog import catalog_names
 
     rows = []
     for name in catalog_names():
-        properties = masked(catalog_properties(name) or {})
+        properties = mask_properties(catalog_properties(name) or {})
         main_properties = {key: properties.get(key) for key in ("type", "uri", "warehouse")}
-        rows.append({"name": name, **main_properties, "origin": origin_of(name) or "pyiceberg"})
+        rows.append({"name": name, **main_properties, "origin": catalog_origin(name) or "pyiceberg"})
     columns = (
         Column("name", "Catalog", priority=0, identity=True),
         Column("type", "Type"),

@@ -138,7 +138,7 @@ def check_catalogs() -> Iterator[Check]:
 
 def check_catalog(name: str) -> Check:
     """Check that the catalog responds, by listing its databases."""
-    from pyarctic.config import masked_text
+    from pyarctic.config import mask_text
 
     results: list[Check] = []
 
@@ -150,10 +150,10 @@ def check_catalog(name: str) -> Check:
             with translate_catalog_errors(name):
                 count = len(catalog.list_namespaces())
         except ArcticError as error:
-            detail = masked_text(str(error))
+            detail = mask_text(str(error))
             results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
         except Exception as error:  # noqa: BLE001 - whatever the catalog raises is the result
-            detail = masked_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            detail = mask_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
             hint = "check its address and credentials: `arctic catalog ls --wide`"
             results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=hint))
         else:

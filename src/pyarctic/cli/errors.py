@@ -68,12 +68,12 @@ def _problem(code: str, title: str, detail: str, hint: str | None) -> dict[str, 
 
 def print_problem(problem: Mapping[str, Any], *, as_json: bool, error: BaseException | None = None) -> int:
     """Print the problem to stderr and return the exit code; `error` adds its traceback."""
-    from pyarctic.config import masked_text
+    from pyarctic.config import mask_text
 
     if error is not None:
-        sys.stderr.write(masked_text("".join(traceback.format_exception(error))))
-    facts = {key: masked_text(value) if isinstance(value, str) else value for key, value in problem["facts"].items()}
-    detail = masked_text(problem["detail"])
+        sys.stderr.write(mask_text("".join(traceback.format_exception(error))))
+    facts = {key: mask_text(value) if isinstance(value, str) else value for key, value in problem["facts"].items()}
+    detail = mask_text(problem["detail"])
     if as_json:
         sys.stderr.write(json.dumps({**problem, "detail": detail, "facts": facts}) + "\n")
         return exit_code(problem["code"])

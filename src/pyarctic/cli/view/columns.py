@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pyarctic.cli.view.json_values import to_cell, to_json_value
-from pyarctic.units import format_age, format_bytes, format_count, format_instant
+from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
 Row = Mapping[str, Any]
 WIDE_ONLY = 9
@@ -59,7 +59,7 @@ class Column:
             if self.kind == "count":
                 return format_count(value)
         if self.kind == "time" and isinstance(value, datetime):
-            return format_age(value, now) if now is not None else format_instant(value)
+            return format_age(value, now) if now is not None else format_timestamp(value)
         if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
             return ", ".join(value)
         return to_cell(to_json_value(value)).removeprefix(self.prefix)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from pyarctic.units import format_instant
+from pyarctic.units import format_timestamp
 
 
 def to_json_value(value: Any) -> Any:
@@ -21,7 +21,7 @@ def to_json_value(value: Any) -> Any:
             return value if math.isfinite(value) else str(value)  # JSON has no NaN or infinity
         case datetime():
             # A timestamp without time zone gets no Z.
-            return value.isoformat() if value.tzinfo is None else format_instant(value)
+            return value.isoformat() if value.tzinfo is None else format_timestamp(value)
         case date() | time():
             return value.isoformat()
         case timedelta():
