@@ -1,6 +1,7 @@
-"""Keyed tables: the cost of merging changes into the base store, against Spark, Iceberg Java and Apache Amoro (Java).
+"""Keyed tables: the cost of merging changes into the base store, against Spark, Iceberg Java and the Java system
+of the same design.
 
-Spark sessions are warm, and so are Amoro's optimizers; so ours is counted without the start of its worker processes. The
+Spark sessions and the Java system are warm; so ours is counted without the start of its worker processes. The
 cost with it is in the detail.
 """
 
