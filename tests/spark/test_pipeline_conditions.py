@@ -23,7 +23,7 @@ from pyarctic.spark.source import SourceOptions
 from pyarctic.tables import Table
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
-from tests.support.pipelines import assert_read_alike, division_of, frame_rows, own_files
+from tests.support.pipelines import assert_read_alike, files_read_by_spark, frame_rows, read_plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,7 +175,7 @@ def table(oracle: Oracle) -> str:
 
 def test_random_conditions(oracle: Oracle, table: str) -> None:
     made = mixed_table(oracle, table)
-    division = division_of(oracle, table, columns=["id"])
+    division = read_plan_of(oracle, table, columns=["id"])
     assert division.plain
     assert division.portions
     conditions = Conditions(Random(1))
@@ -243,8 +243,8 @@ def test_conditions_of_spark_lose_no_row(oracle: Oracle, table: str) -> None:
     made = mixed_table(oracle, table)
     # Nothing is pushed down to rows that PyArctic reads, so files alone will do.
     frame = arctic_spark.read(oracle.spark, made.name, PLAIN_COLUMNS, store="base")
-    assert own_files(frame)
-    assert not division_of(oracle, table, columns=PLAIN_COLUMNS, store="base").portions
+    assert files_read_by_spark(frame)
+    assert not read_plan_of(oracle, table, columns=PLAIN_COLUMNS, store="base").portions
     everything = frame.localCheckpoint()
     expected = counted([everything.where(where) for where in SPARK_CONDITIONS])
     for where, wanted, found in zip(
@@ -368,7 +368,7 @@ def test_empty_tables(oracle: Oracle, table: str, keys: list[str]) -> None:
     for _ in range(2):
         frame = assert_read_alike(oracle, table)
         assert frame.dtypes == [("id", "bigint"), ("v", "string")]
-        assert not own_files(frame)
+        assert not files_read_by_spark(frame)
         made.write(pa.table([[1], ["x"]], schema=schema), "overwrite")
         made.write(schema.empty_table(), "overwrite")
     arctic_spark.register(oracle.spark)
