@@ -106,9 +106,9 @@ def _explain_problem(loc: KeyPath, kind: str, message: str, lines: Mapping[KeyPa
     line = next((lines[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in lines), 1)
     key = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
-        known = sorted(_File.model_fields)
-        near = get_close_matches(str(loc[-1]), known, n=1, cutoff=0.6)
-        rest = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        known_keys = sorted(_File.model_fields)
+        near = get_close_matches(str(loc[-1]), known_keys, n=1, cutoff=0.6)
+        rest = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known_keys)}"
         return _Problem(line, key, f"not a known key; {rest}")
     messages = {
         "dict_type": "must be a mapping of keys to values",

@@ -237,8 +237,8 @@ class _StreamReader(DataSourceStreamReader):
     @_hint_in_message()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._position = StreamPosition.from_json(end)
-        found = self._source.stream(self._columns).portions(StreamPosition.from_json(start), self._position)
-        return [_SplitPartition(reader, portion) for reader, portion in found]
+        splits = self._source.stream(self._columns).portions(StreamPosition.from_json(start), self._position)
+        return [_SplitPartition(reader, portion) for reader, portion in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(partition, self._columns)

@@ -158,11 +158,11 @@ class _WriteJob:
 
     def _answers(self, rows: DataFrame, writer: DistributedWriter) -> list[WriterResult]:
         try:
-            told = rows.mapInArrow(executor_function(writer, write_rows), "answer string").collect()
+            collected = rows.mapInArrow(executor_function(writer, write_rows), "answer string").collect()
         except Exception as error:  # PySpark, Py4J and gRPC have different ones
             hint = f"Nothing was committed. Files with {writer.operation} in their names may remain."
             raise failures.job_error(error, hint, operation=writer.operation) from error
-        return [WriterResult.from_json(json.loads(row["answer"])) for row in told]
+        return [WriterResult.from_json(json.loads(row["answer"])) for row in collected]
 
     def _distribute(self, rows: DataFrame, has_old: bool) -> DataFrame:
         """Shuffle rows by key and sort them; without keys, shuffle them by partition."""
