@@ -38,7 +38,7 @@ def set_properties(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Set table properties; for a keyed table, on both stores.
+    """Set table properties. For a keyed table they are set on both stores.
 
     \b
     Example:
@@ -55,7 +55,7 @@ def unset_properties(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove table properties; keys that are not set are ignored.
+    """Remove table properties. Keys that are not set are ignored.
 
     \b
     Example:

@@ -60,7 +60,7 @@ def create(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a table; with --key it is keyed: it accepts upserts and deletes and reads as one row per key.
+    """Create a table. With --key it is keyed: it accepts upserts and deletes and reads as one row per key.
 
     \b
     Example:
@@ -97,7 +97,7 @@ def drop(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop a table with all its stores; its files are kept unless --purge is given.
+    """Drop a table with all its stores. Its files are kept unless --purge is given.
 
     \b
     Example:

@@ -67,7 +67,7 @@ def explain(
     wide: WideOption = False,
     absolute: AbsoluteOption = False,
 ) -> None:
-    """Show what `optimize` would do now and why, or why there is nothing to do.
+    """Show what `optimize` would do now, and why.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def optimize(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Optimize a table: merge small files, apply deletes, convert equality deletes.
+    """Merge small files, apply and convert deletes.
 
     \b
     Example:
@@ -150,13 +150,13 @@ def rollback(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Undo the last `optimize`, if the table has not been written to since.
+    """Undo the last `optimize`.
 
     \b
     Example:
       arctic table rollback demo.shop.orders --dry-run
 
-    The rows of the table do not change. If newer data would be lost, it refuses with exit code 4.
+    The rows of the table do not change. If the table has been written to since, it refuses with exit code 4.
     """
     from pyarctic.optimizing.commit import roll_back
     from pyarctic.tables import open_table

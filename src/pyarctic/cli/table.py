@@ -144,7 +144,7 @@ def show(
     as_json: JsonOption = False,
     absolute: AbsoluteOption = False,
 ) -> None:
-    """Show a table: schema, partitioning, size and properties.
+    """Show the schema, size and properties of a table.
 
     \b
     Example:
@@ -207,7 +207,7 @@ def partitions(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """List the partitions of a table with their files and deletes.
+    """List partitions with their files and deletes.
 
     \b
     Example:
@@ -291,7 +291,7 @@ def rewrite_manifests(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small manifests and sort them by partition; data files are not changed.
+    """Merge small manifests and sort them by partition. Data files are not changed.
 
     \b
     Example:
