@@ -1,4 +1,4 @@
-"""What PyArctic promises about speed, measured side by side with what users have today.
+"""Benchmarks: performance targets of PyArctic, measured side by side with the tools that users have today.
 
-Every figure is CPU time and peak memory of a process of its own; ratios come from one run on one machine.
+Every figure is the CPU time or peak memory of a separate process; ratios come from one run on one machine.
 """

@@ -1,6 +1,6 @@
-"""`make bench`: run the pieces of work side by side and hold the figures against what is promised.
+"""`make bench`: run the benchmarks and compare the figures with their targets.
 
-`python -m benchmarks --scale 0.01` tries everything at a hundredth of the size; promises are for the full size.
+`python -m benchmarks --scale 0.01` runs everything at a hundredth of the size; targets are for the full size.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import healing, healwork, merging, pipeline, tables
+from benchmarks import merging, optimize_work, optimizing, pipeline, tables
 from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
-from benchmarks.measuring import in_turns, run_work, side_by_side
+from benchmarks.measuring import format_both, run_in_turns, run_work
 from benchmarks.sorting import sorting
 
 
@@ -28,12 +28,26 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--only",
-        choices=["files", "deletes", "plan", "scan", "write", "commit", "keyed", "merging", "sorting", "pipeline", "heal"],
-        help="run one part",
+        choices=[
+            "files",
+            "deletes",
+            "plan",
+            "scan",
+            "write",
+            "commit",
+            "keyed",
+            "merging",
+            "sorting",
+            "pipeline",
+            "optimize",
+        ],
+        help="run one part only",
     )
-    known = "; ".join(f"of `{part}`: {', '.join(cases)}" for part, cases in _CASES.items())
-    parser.add_argument("--case", type=_cases, default=(), help=f"cases, by comma; {known}")
-    parser.add_argument("--healer", default=healwork.HEALER, help="what `heal` measures, as module:function")
+    known_cases = "; ".join(f"of `{part}`: {', '.join(cases)}" for part, cases in _CASES.items())
+    parser.add_argument("--case", type=_parse_cases, default=(), help=f"cases, separated by commas; {known_cases}")
+    parser.add_argument(
+        "--optimizer", default=optimize_work.OPTIMIZER, help="the function that `optimize` measures, as module:function"
+    )
     options = parser.parse_args()
     parts = {
         "files": file_list,
@@ -47,19 +61,19 @@ def main() -> int:
     }
     parts["merging"] = partial(merging.merging, cases=options.case)
     parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)
-    parts["heal"] = partial(healing.heal, cases=options.case, healer=options.healer)
+    parts["optimize"] = partial(optimizing.compare_optimizing, cases=options.case, optimizer=options.optimizer)
     figures = [f for name, part in parts.items() if options.only in (None, name) for f in part(options.scale)]
     if options.json:
-        json.dump([asdict(figure) | {"kept": figure.kept} for figure in figures], sys.stdout, indent=2)
+        json.dump([asdict(figure) | {"met": figure.met} for figure in figures], sys.stdout, indent=2)
     else:
         Console().print(_view(figures))
-    return 0 if options.scale < 1 or all(figure.kept for figure in figures) else 1
+    return 0 if options.scale < 1 or all(figure.met for figure in figures) else 1
 
 
-_CASES: dict[str, Collection[str]] = {"heal": healing.CASES, "merging": merging.CASES, "pipeline": pipeline.CASES}
+_CASES: dict[str, Collection[str]] = {"optimize": optimizing.CASES, "merging": merging.CASES, "pipeline": pipeline.CASES}
 
 
-def _cases(text: str) -> tuple[str, ...]:
+def _parse_cases(text: str) -> tuple[str, ...]:
     cases = tuple(text.split(","))
     if unknown := set(cases).difference(*_CASES.values()):
         raise argparse.ArgumentTypeError(f"no such cases: {', '.join(unknown)}")
@@ -68,7 +82,7 @@ def _cases(text: str) -> tuple[str, ...]:
 
 def file_list(scale: float) -> list[Figure]:
     files = max(int(1_000_000 * scale) // tables.ENTRIES_PER_MANIFEST, 1) * tables.ENTRIES_PER_MANIFEST
-    with console.status(f"making a table of {files:,} files"):
+    with console.status(f"creating a table of {files:,} files"):
         folder = tables.many_files(files)
     ours, theirs = run_work("file_list_ours", folder), run_work("file_list_pyiceberg", folder)
     refresh = run_work("refresh_ours", folder)
@@ -78,21 +92,21 @@ def file_list(scale: float) -> list[Figure]:
         Figure(
             name=f"file list of {files:,} files, CPU against PyIceberg plan_files",
             measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
-            promised=1 / 6,
+            target=1 / 6,
             unit="×",
             detail=f"{ours['cpu_seconds']:.2f} s to {theirs['cpu_seconds']:.2f} s CPU",
         ),
         Figure(
             name="its peak memory",
             measured=ours["peak_mb"],
-            promised=600,
+            target=600,
             unit="MB",
             detail=f"PyIceberg: {theirs['peak_mb']:,.0f} MB",
         ),
         Figure(
             name="refresh after one commit",
             measured=refresh["cpu_seconds"] * 1000,
-            promised=20,
+            target=20,
             unit="ms",
             detail="CPU, best of 20",
         ),
@@ -100,20 +114,20 @@ def file_list(scale: float) -> list[Figure]:
 
 
 def delete_matching(scale: float) -> list[Figure]:
-    return [_of_many_files(scale, "match_ours", "delete matching", "data files have deletes")]
+    return [_many_files_figure(scale, "match_ours", "delete matching", "data files have deletes")]
 
 
 def planning(scale: float) -> list[Figure]:
-    return [_of_many_files(scale, "plan_ours", "evaluating and planning, one plan within its limits", "tasks")]
+    return [_many_files_figure(scale, "plan_ours", "evaluating and planning, one plan within its limits", "tasks")]
 
 
-def _of_many_files(scale: float, work: str, name: str, result: str) -> Figure:
+def _many_files_figure(scale: float, work: str, name: str, result: str) -> Figure:
     data, deletes = int(1_000_000 * scale), int(100_000 * scale)
     outcome = run_work(work, f"{data}x{deletes}")
     return Figure(
         name=f"{name}, {data:,} data × {deletes:,} delete files",
         measured=outcome["cpu_seconds"],
-        promised=10,
+        target=10,
         unit="s",
         detail=f"CPU; {outcome['result']:,} {result}; {outcome['peak_mb']:,.0f} MB",
     )
@@ -121,53 +135,53 @@ def _of_many_files(scale: float, work: str, name: str, result: str) -> Figure:
 
 def scan(scale: float) -> list[Figure]:
     rows = int(10_000_000 * scale)
-    with console.status(f"making a table of {rows:,} rows"):
+    with console.status(f"creating a table of {rows:,} rows"):
         folder = tables.deleted_rows(rows)
-    ours, theirs = in_turns("scan_ours", "scan_dataset", folder)
+    ours, theirs = run_in_turns("scan_ours", "scan_dataset", folder)
     assert theirs["result"] == rows
     assert ours["result"] == rows - rows // 20
     return [
         Figure(
             name=f"scan of {rows:,} rows, 5 % deleted, CPU against pyarrow.dataset without deletes",
             measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
-            promised=1.3,
+            target=1.3,
             unit="×",
-            detail=side_by_side(ours, theirs),
+            detail=format_both(ours, theirs),
         )
     ]
 
 
 def write(scale: float) -> list[Figure]:
-    with console.status("making rows"):
+    with console.status("creating rows"):
         folder = tables.deleted_rows(int(10_000_000 * scale))
-    ours, theirs = in_turns("write_ours", "write_pyarrow", folder)
+    ours, theirs = run_in_turns("write_ours", "write_pyarrow", folder)
     assert ours["result"] == theirs["result"]
     return [
         Figure(
             name=f"writing {ours['result']:,} rows with metrics, CPU against pyarrow.parquet.write_table",
             measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
-            promised=1.1,
+            target=1.1,
             unit="×",
-            detail=side_by_side(ours, theirs),
+            detail=format_both(ours, theirs),
         )
     ]
 
 
 def commit(scale: float) -> list[Figure]:
     files = max(int(100_000 * scale) // tables.ENTRIES_PER_MANIFEST, 1) * tables.ENTRIES_PER_MANIFEST
-    with console.status(f"making a table of {files:,} files"):
+    with console.status(f"creating a table of {files:,} files"):
         folder = tables.many_files(files, clustered=True)
     figures = []
-    for manifests, promised in ((1, 1 / 5), (10, 1 / 2)):
-        ours, theirs = in_turns("replace_ours", "replace_pyiceberg", folder / str(manifests))
+    for manifests, target in ((1, 1 / 5), (10, 1 / 2)):
+        ours, theirs = run_in_turns("replace_ours", "replace_pyiceberg", folder / str(manifests))
         assert ours["result"] == theirs["result"] == files + 1
         figures.append(
             Figure(
                 name=f"replacing 50 of {files:,} files in {manifests} manifest(s), CPU against PyIceberg's overwrite",
                 measured=ours["cpu_seconds"] / theirs["cpu_seconds"],
-                promised=promised,
+                target=target,
                 unit="×",
-                detail=side_by_side(ours, theirs),
+                detail=format_both(ours, theirs),
             )
         )
     appended = run_work("append_ours", folder)
@@ -176,7 +190,7 @@ def commit(scale: float) -> list[Figure]:
         Figure(
             name=f"100 appends to {files:,} files: the last ten against the first ten",
             measured=appended["last_seconds"] / appended["first_seconds"],
-            promised=1.3,
+            target=1.3,
             unit="×",
             detail=f"{appended['last_seconds'] * 1000:.0f} ms to {appended['first_seconds'] * 1000:.0f} ms CPU a commit",
         )
@@ -185,19 +199,19 @@ def commit(scale: float) -> list[Figure]:
 
 
 def _view(figures: list[Figure]) -> Table:
-    view = Table(title="PyArctic, measured", box=None, header_style="bold", title_justify="left")
+    view = Table(title="PyArctic benchmarks", box=None, header_style="bold", title_justify="left")
     for heading, justify in (
         ("what", "left"),
         ("measured", "right"),
-        ("promised", "right"),
+        ("target", "right"),
         ("", "left"),
         ("detail", "left"),
     ):
         view.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for figure in figures:
-        verdict = "[green]kept[/]" if figure.kept else "[red]missed[/]"
-        measured, promised = (f"{value:,.3f} {figure.unit}" for value in (figure.measured, figure.promised))
-        view.add_row(figure.name, measured, f"≤ {promised}", verdict, figure.detail)
+        verdict = "[green]met[/]" if figure.met else "[red]missed[/]"
+        measured, target = (f"{value:,.3f} {figure.unit}" for value in (figure.measured, figure.target))
+        view.add_row(figure.name, measured, f"≤ {target}", verdict, figure.detail)
     return view
 
 

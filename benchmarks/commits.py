@@ -1,4 +1,4 @@
-"""Commits to a table of many files, by us and by PyIceberg, each on a copy of the catalog: the table stays as it is."""
+"""Commits to a table of many files, by us and by PyIceberg, each on a copy of the catalog: the table is not changed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ REPLACED = 50
 
 
 @contextmanager
-def opened_copy(folder: Path) -> Iterator[Table]:
-    """The table through a copy of the catalog; what commits add to its metadata folder is removed."""
+def open_copy(folder: Path) -> Iterator[Table]:
+    """The table through a copy of the catalog; files that commits add to its metadata folder are removed."""
     before = set((folder / "table" / "metadata").iterdir())
     copy = folder / "copy.db"
     shutil.copy(folder / "catalog.db", copy)
@@ -40,12 +40,14 @@ def opened_copy(folder: Path) -> Iterator[Table]:
 
 
 def replace_with_ours(folder: Path, manifests: int) -> dict[str, Any]:
-    with opened_copy(folder) as table:
-        chosen = _chosen(table, manifests)
-        new = tuple(_new_file(row, number) for number, row in enumerate(chosen.iter_rows(named=True)))
-        rows = int(chosen["record_count"].sum())
+    with open_copy(folder) as table:
+        files_to_replace = _choose_files(table, manifests)
+        new = tuple(_new_file(row, number) for number, row in enumerate(files_to_replace.iter_rows(named=True)))
+        rows = int(files_to_replace["record_count"].sum())
         proof = Proof(rows_in=rows, rows_deleted=0, rows_out=rows)
-        change = Change(start=table.metadata.current_snapshot_id, add=new, remove=chosen, rewrites=True, proof=proof)
+        change = Change(
+            start=table.metadata.current_snapshot_id, add=new, remove=files_to_replace, rewrites=True, proof=proof
+        )
         start = time.process_time()
         outcome = commit(table, change)
         seconds = time.process_time() - start
@@ -54,11 +56,11 @@ def replace_with_ours(folder: Path, manifests: int) -> dict[str, Any]:
 
 
 def replace_with_pyiceberg(folder: Path, manifests: int) -> dict[str, Any]:
-    with opened_copy(folder) as table:
-        chosen = _chosen(table, manifests)
-        paths = set(chosen["file_path"])
+    with open_copy(folder) as table:
+        files_to_replace = _choose_files(table, manifests)
+        paths = set(files_to_replace["file_path"])
         entries = [task.file for task in table.scan().plan_files() if task.file.file_path in paths]
-        new = [_new_entry(row, number) for number, row in enumerate(chosen.iter_rows(named=True))]
+        new = [_new_entry(row, number) for number, row in enumerate(files_to_replace.iter_rows(named=True))]
         table.catalog.load_table("b.t")
         start = time.process_time()
         with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
@@ -70,9 +72,9 @@ def replace_with_pyiceberg(folder: Path, manifests: int) -> dict[str, Any]:
 
 
 def append_many(folder: Path) -> dict[str, Any]:
-    """A hundred appends of one file each; the middle of the first ten and of the last ten."""
-    with opened_copy(folder) as table:
-        row = _chosen(table, 1).row(0, named=True)
+    """A hundred appends of one file each; the medians of the first ten and of the last ten."""
+    with open_copy(folder) as table:
+        row = _choose_files(table, 1).row(0, named=True)
         seconds = []
         for number in range(100):
             change = Change(start=table.metadata.current_snapshot_id, add=(_new_file(row, number),))
@@ -89,13 +91,13 @@ def append_many(folder: Path) -> dict[str, Any]:
         }
 
 
-def _chosen(table: Table, manifests: int) -> pl.DataFrame:
-    """Files of that many manifests, the same number of each."""
+def _choose_files(table: Table, manifests: int) -> pl.DataFrame:
+    """The same number of files from each of this many manifests."""
     files = FileList.of(table.metadata, table.io, table.current_snapshot()).frame()
     full = files.group_by("manifest_path").len().filter(pl.col("len") > REPLACED).sort("manifest_path")
-    some = files.filter(pl.col("manifest_path").is_in(full["manifest_path"].head(manifests).implode()))
+    candidates = files.filter(pl.col("manifest_path").is_in(full["manifest_path"].head(manifests).implode()))
     each = REPLACED // min(manifests, full.height)
-    return some.group_by("manifest_path").head(each).select(files.columns)
+    return candidates.group_by("manifest_path").head(each).select(files.columns)
 
 
 def _new_file(row: dict[str, Any], number: int) -> NewFile:

@@ -1,4 +1,4 @@
-"""What is promised and what was measured."""
+"""A measured figure and its target."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ console = Console(stderr=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One promise and what was measured."""
+    """One measured figure and its target."""
 
     name: str
     measured: float
-    promised: float
+    target: float
     unit: str
     detail: str
 
     @property
-    def kept(self) -> bool:
-        return self.measured <= self.promised
+    def met(self) -> bool:
+        return self.measured <= self.target

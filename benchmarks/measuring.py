@@ -1,4 +1,4 @@
-"""How a piece of work is measured: CPU seconds and memory of this process; and how it is started in one of its own."""
+"""Measure CPU seconds and memory of this process, and run a piece of work in a separate process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchmarks.figures import console
 Outcome = dict[str, Any]
 
 
-def measured(run: Callable[[], Any], repeat: int = 1) -> Outcome:
-    """CPU seconds of the best of some runs; what came out is kept, so that both sides can be compared."""
+def measure(run: Callable[[], Any], repeat: int = 1) -> Outcome:
+    """CPU seconds of the best of several runs, and the result, so that both sides can be compared."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()
@@ -27,7 +27,7 @@ def measured(run: Callable[[], Any], repeat: int = 1) -> Outcome:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     # Not getrusage: on Linux its maximum is inherited from the parent process.
     status = Path("/proc/self/status")
     if status.exists():
@@ -36,7 +36,7 @@ def peak_mb() -> float:
 
 
 def run_work(work: str, argument: object) -> Outcome:
-    """One piece of work, in a new process."""
+    """Run one piece of work in a new process."""
     with console.status(f"measuring {work}"):
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.work", work, str(argument)],
@@ -48,14 +48,14 @@ def run_work(work: str, argument: object) -> Outcome:
     return outcome
 
 
-def in_turns(ours: str, theirs: str, argument: object, other_argument: object = None) -> tuple[Outcome, Outcome]:
-    """Three runs of each in turns, and the best of each: on a shared machine a ratio of two single runs says little."""
-    rounds = [(run_work(ours, argument), run_work(theirs, other_argument or argument)) for _ in range(3)]
-    mine, other = (min(side, key=lambda outcome: outcome["cpu_seconds"]) for side in zip(*rounds, strict=True))
-    return mine, other
+def run_in_turns(ours: str, theirs: str, argument: object, other_argument: object = None) -> tuple[Outcome, Outcome]:
+    """Run both three times in turns and return the best of each: on a shared machine single runs are too noisy."""
+    runs = [(run_work(ours, argument), run_work(theirs, other_argument or argument)) for _ in range(3)]
+    our_best, their_best = (min(side, key=lambda outcome: outcome["cpu_seconds"]) for side in zip(*runs, strict=True))
+    return our_best, their_best
 
 
-def side_by_side(ours: Outcome, theirs: Outcome) -> str:
+def format_both(ours: Outcome, theirs: Outcome) -> str:
     return (
         f"{ours['cpu_seconds']:.2f} s to {theirs['cpu_seconds']:.2f} s CPU; "
         f"{ours['peak_mb']:,.0f} MB to {theirs['peak_mb']:,.0f} MB"

@@ -1,4 +1,4 @@
-"""The data paths on Spark: what a merged read, an ingested batch and a micro-batch cost, beside what Spark's users do today.
+"""The data paths on Spark: the cost of a merged read, an ingested batch and a micro-batch, against what users do today.
 
 CPU seconds are those of the driver, the JVM and all Python workers together.
 """
@@ -23,16 +23,16 @@ import pyarrow.parquet as pq
 import pyarctic
 import pyarctic.spark as arctic_spark
 from benchmarks.figures import Figure, console
-from benchmarks.healtables import CATALOG, SCHEMA, Rot, lineitems, make_table, open_catalog
-from benchmarks.javaside import JavaSide, started
+from benchmarks.iceberg_java import IcebergJava, start_session
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import CACHE
+from benchmarks.unoptimized_tables import CATALOG, SCHEMA, TableSetup, lineitem_files, make_table, open_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CASES = ("read", "ingest", "stream")
-ROWS_A_FILE = 70_312
+ROWS_PER_FILE = 70_312
 _ROUNDS = 3
 _WARM_UP = 6
 _COMMITS = 10
@@ -41,7 +41,7 @@ _BATCHES = 12
 
 def pipeline(scale: float, cases: tuple[str, ...] = ()) -> list[Figure]:
     figures: list[Figure] = []
-    with opened(max(int(143 * scale), 4)) as site:
+    with open_site(max(int(143 * scale), 4)) as site:
         for case, measure in (("read", _reads), ("ingest", _ingest), ("stream", _micro_batches)):
             if not cases or case in cases:
                 figures += measure(site)
@@ -50,9 +50,9 @@ def pipeline(scale: float, cases: tuple[str, ...] = ()) -> list[Figure]:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A warm session, and the data files of lineitems to fill tables with."""
+    """A warm session, and data files to fill tables with."""
 
-    java: JavaSide
+    java: IcebergJava
     folder: Path
     data: Path
     files: int
@@ -63,13 +63,13 @@ class Site:
 
     @property
     def rows(self) -> int:
-        return self.files * ROWS_A_FILE
+        return self.files * ROWS_PER_FILE
 
     def paths(self, files: int | None = None) -> list[Path]:
         return sorted(self.data.glob("*.parquet"))[:files]
 
     def keyed(self, name: str, files: int | None = None) -> str:
-        """A keyed table of these rows, loaded into Base."""
+        """Create a keyed table and load these rows into its base store."""
         full = f"{CATALOG}.b.{name}"
         schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *list(pq.read_schema(self.paths()[0]))[1:]])
         table = pyarctic.create_table(full, schema.remove_metadata(), primary_key=["id"])
@@ -77,27 +77,27 @@ class Site:
         return full
 
     def changes(self, count: int, seed: int) -> pa.Table:
-        """Rows with ids of the table, each once, and other values."""
+        """Rows with distinct ids of the table and other values."""
         rng = np.random.default_rng(seed)
         ids = rng.choice(self.rows, count, replace=False)
-        rows = pa.concat_tables([pq.read_table(path) for path in self.paths(-(-count // ROWS_A_FILE) + 1)])
+        rows = pa.concat_tables([pq.read_table(path) for path in self.paths(-(-count // ROWS_PER_FILE) + 1)])
         return rows.slice(seed % 1000, count).set_column(0, rows.schema.field("id"), pa.array(ids))
 
-    def spent(self, run: Callable[[], Any]) -> tuple[float, Any]:
+    def measure_cpu(self, run: Callable[[], Any]) -> tuple[float, Any]:
         start = cpu_seconds(os.getpid())
         result = run()
         return cpu_seconds(os.getpid()) - start, result
 
 
 @contextmanager
-def opened(files: int) -> Iterator[Site]:
-    with console.status("making data files"):
-        data = lineitems(files, ROWS_A_FILE)
+def open_site(files: int) -> Iterator[Site]:
+    with console.status("creating data files"):
+        data = lineitem_files(files, ROWS_PER_FILE)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="pipeline-") as temporary:
         folder = Path(temporary)
         open_catalog(folder).create_namespace("b")
-        with started(folder) as java:
+        with start_session(folder) as java:
             yield Site(java=java, folder=folder, data=data, files=files)
 
 
@@ -111,8 +111,8 @@ def _reads(site: Site) -> list[Figure]:
         for part in np.array_split(np.arange(changed.num_rows), _COMMITS):
             table.write(changed.slice(part[0], len(part)), mode="upsert")
     return figures + [
-        _compared(site, name, "10 % of the keys changed", columns, promised)
-        for columns, promised in (("two", 2.5), ("all", 2.0))
+        _compared(site, name, "10 % of the keys changed", columns, target)
+        for columns, target in (("two", 2.5), ("all", 2.0))
     ]
 
 
@@ -122,39 +122,39 @@ def _aggregates(frame: DataFrame, columns: str) -> list[Any]:
     return frame.selectExpr(*(f"max({field.name})" for field in SCHEMA.fields), "count(*)").collect()
 
 
-def _compared(site: Site, name: str, state: str, columns: str, promised: float) -> Figure:
+def _compared(site: Site, name: str, state: str, columns: str, target: float) -> Figure:
     spark, table = site.spark, pyarctic.table(name)
     base = table.files(content="data")["file_path"].to_list()
     change = table.files(store="change")
     inserted = change.filter(change["kind"] == "I")["file_path"].to_list()
-    asked = ["returnflag", "quantity"] if columns == "two" else None
+    selected = ["returnflag", "quantity"] if columns == "two" else None
 
     def ours() -> Any:
-        return _aggregates(arctic_spark.read(spark, name, asked), columns)
+        return _aggregates(arctic_spark.read(spark, name, selected), columns)
 
     def plain(paths: list[str]) -> Callable[[], Any]:
         return lambda: _aggregates(spark.read.parquet(*paths), columns)
 
     with console.status(f"reading {columns} columns, {state}"):
         sides = [ours, plain(base + inserted), plain(base)]
-        spent: list[list[float]] = [[], [], []]
-        for _ in range(1 + _ROUNDS):  # the first does not count
-            answers = [site.spent(side) for side in sides]
-            for costs, (cost, _answer) in zip(spent, answers, strict=True):
+        cpu_costs: list[list[float]] = [[], [], []]
+        for _ in range(1 + _ROUNDS):  # the first is for warming up
+            answers = [site.measure_cpu(side) for side in sides]
+            for costs, (cost, _answer) in zip(cpu_costs, answers, strict=True):
                 costs.append(cost)
-    merged, same, alone = (min(costs[1:]) for costs in spent)
+    merged, same, alone = (min(costs[1:]) for costs in cpu_costs)
     _check_answer(site, name, columns, answers[0][1])
     return Figure(
         name=f"merged read of {site.rows:,} rows, {columns} columns, {state}, CPU against spark.read.parquet",
         measured=merged / same,
-        promised=promised,
+        target=target,
         unit="×",
         detail=f"{merged:.2f} s to {same:.2f} s CPU; {merged / alone:.2f} × of the base files alone",
     )
 
 
 def _check_answer(site: Site, name: str, columns: str, answer: list[Any]) -> None:
-    """The same by PyArctic without Spark."""
+    """Compare with the result of PyArctic without Spark."""
     table = pyarctic.table(name)
     if columns == "all":
         assert answer[0]["count(1)"] == table.scan(["id"]).count() == site.rows
@@ -162,7 +162,7 @@ def _check_answer(site: Site, name: str, columns: str, answer: list[Any]) -> Non
     rows = table.scan(["returnflag", "quantity"]).to_arrow()
     sums = rows.group_by("returnflag").aggregate([("quantity", "sum")]).sort_by("returnflag")
     assert [(row[0], row[1]) for row in answer] == [(row["returnflag"], row["quantity_sum"]) for row in sums.to_pylist()], (
-        "another answer than expected"
+        "unexpected result"
     )
 
 
@@ -180,50 +180,50 @@ def _ingest(site: Site) -> list[Figure]:
     writers: dict[str, Callable[[DataFrame], Any]] = {
         "large": lambda rows: arctic_spark.write(rows, large, "upsert"),
         "small": lambda rows: arctic_spark.write(rows, small, "upsert"),
-        "merged": partial(_written_and_merged, merged),
+        "merged": partial(_write_and_merge, merged),
         **{mode: partial(merge_into, site, mode) for mode in modes},
     }
-    # In turns, so that Java's compiler has seen as much of everybody. Whoever rewrites half the table has fewer of them.
-    turns = {who: batches[-3:] if who == "copy-on-write" else batches for who in writers}
-    spent = _in_turns(site, batches, writers, turns)
+    # In turns, so that Java's compiler has seen equally much of each. Copy-on-write has fewer turns, since it is slow.
+    turns = {writer: batches[-3:] if writer == "copy-on-write" else batches for writer in writers}
+    cpu_costs = _in_turns(site, batches, writers, turns)
     tables = {"large": large, "merged": merged, **{mode: f"{CATALOG}.b.{table_name(mode)}" for mode in modes}}
-    for who, name in tables.items():
-        found = checksum(arctic_spark.read(site.spark, name, ["id", "partkey"]))
-        assert found == rows_after(site, turns[who]), f"other rows in {name}"
-    ours = spent["large"]
+    for writer, name in tables.items():
+        actual = checksum(arctic_spark.read(site.spark, name, ["id", "partkey"]))
+        assert actual == rows_after(site, turns[writer]), f"unexpected rows in {name}"
+    ours = cpu_costs["large"]
     figures = [
         Figure(
             name=f"ingest of {count:,} changes into {site.rows:,} rows, CPU against MERGE INTO, {mode}",
-            measured=ours / spent[mode],
-            promised=promised,
+            measured=ours / cpu_costs[mode],
+            target=target,
             unit="×",
-            detail=f"{ours:.2f} s to {spent[mode]:.2f} s CPU a batch",
+            detail=f"{ours:.2f} s to {cpu_costs[mode]:.2f} s CPU a batch",
         )
-        for mode, promised in zip(modes, (1 / 8, 1 / 25), strict=True)
+        for mode, target in zip(modes, (1 / 8, 1 / 25), strict=True)
     ]
-    both = spent["merged"]
+    both = cpu_costs["merged"]
     figures.append(
         Figure(
             name="the same with a minor after every batch, CPU against MERGE INTO, merge-on-read",
-            measured=both / spent["merge-on-read"],
-            promised=1 / 3,
+            measured=both / cpu_costs["merge-on-read"],
+            target=1 / 3,
             unit="×",
-            detail=f"{both:.2f} s to {spent['merge-on-read']:.2f} s CPU a batch",
+            detail=f"{both:.2f} s to {cpu_costs['merge-on-read']:.2f} s CPU a batch",
         )
     )
     figures.append(
         Figure(
             name="the same against a table of a tenth of the rows, CPU",
-            measured=ours / spent["small"],
-            promised=1.2,
+            measured=ours / cpu_costs["small"],
+            target=1.2,
             unit="×",
-            detail=f"{ours:.2f} s to {spent['small']:.2f} s CPU a batch",
+            detail=f"{ours:.2f} s to {cpu_costs['small']:.2f} s CPU a batch",
         )
     )
     return figures
 
 
-def _written_and_merged(name: str, rows: DataFrame) -> None:
+def _write_and_merge(name: str, rows: DataFrame) -> None:
     arctic_spark.write(rows, name, "upsert")
     report = pyarctic.optimize(name, kind="minor")
     assert report.changed, report
@@ -232,17 +232,17 @@ def _written_and_merged(name: str, rows: DataFrame) -> None:
 def _in_turns(
     site: Site, batches: list[Path], writers: dict[str, Callable[[DataFrame], Any]], turns: dict[str, list[Path]]
 ) -> dict[str, float]:
-    """CPU seconds of everybody's cheapest batch among the last ones."""
-    spent: dict[str, list[float]] = {who: [] for who in writers}
+    """CPU seconds of the cheapest of the last batches of each writer."""
+    cpu_costs: dict[str, list[float]] = {writer: [] for writer in writers}
     for path in batches:
-        for who, write in writers.items():
-            if path in turns[who]:
-                with console.status(f"{path.stem}: {who}"):
-                    spent[who].append(site.spent(partial(_written, site, path, write))[0])
-    return {who: min(costs[-_ROUNDS + (who == "copy-on-write") :]) for who, costs in spent.items()}
+        for writer, write in writers.items():
+            if path in turns[writer]:
+                with console.status(f"{path.stem}: {writer}"):
+                    cpu_costs[writer].append(site.measure_cpu(partial(_write_file, site, path, write))[0])
+    return {writer: min(costs[-_ROUNDS + (writer == "copy-on-write") :]) for writer, costs in cpu_costs.items()}
 
 
-def _written(site: Site, path: Path, write: Callable[[DataFrame], Any]) -> None:
+def _write_file(site: Site, path: Path, write: Callable[[DataFrame], Any]) -> None:
     write(site.spark.read.parquet(path.as_uri()))
 
 
@@ -252,7 +252,7 @@ def table_name(mode: str) -> str:
 
 def make_merged(site: Site, mode: str) -> None:
     name = f"b.{table_name(mode)}"
-    make_table(pyarctic.catalog(CATALOG), name, Rot(data=site.data))
+    make_table(pyarctic.catalog(CATALOG), name, TableSetup(data=site.data))
     site.spark.sql(f"alter table {CATALOG}.{name} set tblproperties ('write.merge.mode' = '{mode}')")
 
 
@@ -269,14 +269,14 @@ def checksum(frame: DataFrame) -> tuple[Any, ...]:
 
 
 def rows_after(site: Site, batches: list[Path]) -> tuple[Any, ...]:
-    """The rows that all of them must have, by nobody's merge: of every id the last value."""
+    """The checksum of the expected rows, computed without any merge: the last value of every id."""
     values = np.empty(site.rows, np.int64)
     for path in [*site.paths(), *batches]:
         rows = pq.read_table(path, columns=["id", "partkey"])
         values[rows["id"].to_numpy()] = rows["partkey"].to_numpy()
-    told = site.folder / "expected.parquet"
-    pq.write_table(pa.table({"id": np.arange(site.rows), "partkey": values}), told)
-    return checksum(site.spark.read.parquet(told.as_uri()))
+    expected = site.folder / "expected.parquet"
+    pq.write_table(pa.table({"id": np.arange(site.rows), "partkey": values}), expected)
+    return checksum(site.spark.read.parquet(expected.as_uri()))
 
 
 def _micro_batches(site: Site) -> list[Figure]:
@@ -295,14 +295,14 @@ def _micro_batches(site: Site) -> list[Figure]:
             time.sleep(0.5)
     progress = query.recentProgress
     query.stop()
-    times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress if each["batchId"] >= _BATCHES]
+    times = [batch["durationMs"]["triggerExecution"] / 1000 for batch in progress if batch["batchId"] >= _BATCHES]
     assert pyarctic.table(name).scan().count() >= 1000 * _BATCHES
     return [
         Figure(
             name="a micro-batch of 1,000 upserted rows, from trigger to trigger",
             measured=statistics.median(times),
-            promised=0.6,
+            target=0.6,
             unit="s",
-            detail=f"the middle of {len(times)} batches, between {min(times):.2f} and {max(times):.2f} s",
+            detail=f"the median of {len(times)} batches, between {min(times):.2f} and {max(times):.2f} s",
         )
     ]

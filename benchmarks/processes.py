@@ -15,7 +15,7 @@ _SECONDS_BETWEEN_SAMPLES = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a piece of work took, all processes together; `worker_mb` is the memory of the largest one that worked."""
+    """The cost of a piece of work over all processes; `worker_mb` is the memory of the largest worker process."""
 
     cpu_seconds: float
     wall_seconds: float
@@ -28,20 +28,20 @@ class Cost:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that descend from it and live."""
-    found, pending = [], [pid]
+    """The process and all its live descendants."""
+    processes, pending = [], [pid]
     while pending:
         parent = pending.pop()
-        found.append(parent)
-        # Children are listed under the thread that started them; any thread may end between two looks.
-        for thread in _listed(Path("/proc", str(parent), "task")):
-            pending += [int(child) for child in _text(thread / "children").split()]
-    return found
+        processes.append(parent)
+        # Children are listed under the thread that started them; a thread may end at any time.
+        for thread in _list_folder(Path("/proc", str(parent), "task")):
+            pending += [int(child) for child in _read_text(thread / "children").split()]
+    return processes
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of the process and its children so far, with those that ended and were waited for."""
-    return sum(_ticks(each) for each in tree(pid)) / _TICKS
+    """CPU seconds of the process and its children so far, including children that ended and were waited for."""
+    return sum(_ticks(process) for process in tree(pid)) / _TICKS
 
 
 class MemoryWatch:
@@ -49,11 +49,11 @@ class MemoryWatch:
 
     def __init__(self, pid: int) -> None:
         self.total_mb = 0.0
-        """All processes together; pages that they share are counted for each of them."""
+        """All processes together; shared pages are counted for each process."""
         self.own_mb = 0.0
         """The process without its children."""
         self.child_mb = 0.0
-        """The largest child, zero without any."""
+        """The largest child; zero without children."""
         self._pid = pid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -80,27 +80,27 @@ class MemoryWatch:
 
 
 def _ticks(pid: int) -> int:
-    # The name in parentheses may hold spaces; user, system, and both of children that were waited for come after it.
-    fields = _text(Path("/proc", str(pid), "stat")).rpartition(")")[2].split()
+    # The name in parentheses may contain spaces; after it come user and system time, of itself and of waited-for children.
+    fields = _read_text(Path("/proc", str(pid), "stat")).rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15])
 
 
 def _memory_mb(pid: int) -> tuple[float, float]:
-    """Resident memory now, and the highest ever."""
-    values = dict(line.split(":", 1) for line in _text(Path("/proc", str(pid), "status")).splitlines())
+    """Resident memory now, and its peak."""
+    values = dict(line.split(":", 1) for line in _read_text(Path("/proc", str(pid), "status")).splitlines())
     now, high = (int(values.get(name, "0 kB").split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
     return now, high
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError:
         return []
 
 
-def _text(path: Path) -> str:
-    """The file's text; nothing when the process is gone."""
+def _read_text(path: Path) -> str:
+    """The text of the file; empty if the process has ended."""
     try:
         return path.read_text()
     except OSError:

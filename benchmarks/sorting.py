@@ -1,4 +1,4 @@
-"""Sorting: how many files somebody opens who looks for one key, and what it costs to keep it so when more data comes."""
+"""Sorting: how many files a point read opens, and what it costs to keep the table sorted when more data arrives."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SCHEMA = Schema(
     NestedField(3, "pad", StringType()),
 )
 _ORDER = SortOrder(SortField(1, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST))
-_FILES, _ROWS, _MOST = 64, 50_000, 1 << 40
-_COLUMNS = {"x": f"x = {_MOST // 3}", "y": f"y = {_MOST / 3}"}
+_FILES, _ROWS, _MAX_VALUE = 64, 50_000, 1 << 40
+_COLUMNS = {"x": f"x = {_MAX_VALUE // 3}", "y": f"y = {_MAX_VALUE / 3}"}
 _TARGETS = 24
-"""Files at the end, about."""
+"""The approximate number of files at the end."""
 
 
 def sorting(scale: float) -> list[Figure]:
-    """In sort order by one column, and in z-order by two."""
+    """Sort order by one column, and z-order by two."""
     rows = max(int(_ROWS * scale), 500)
     folder = Path(tempfile.mkdtemp(prefix="arctic-bench-"))
     try:
@@ -45,42 +45,42 @@ def sorting(scale: float) -> list[Figure]:
 
 
 def _figures(name: str, rows: int, columns: list[str], properties: dict[str, str]) -> list[Figure]:
-    told = {
+    table_properties = {
         "self-optimizing.target-size": str(_FILES * rows * 42 // _TARGETS),
         "self-optimizing.writers-first": "false",
         **properties,
     }
-    created = pyarctic.catalog("sorting").create_table(f"db.{name}", _SCHEMA, sort_order=_ORDER, properties=told)
+    created = pyarctic.catalog("sorting").create_table(f"db.{name}", _SCHEMA, sort_order=_ORDER, properties=table_properties)
     table = pyarctic.table(f"sorting.{'.'.join(created.name())}")
     with console.status(f"sorting a table of {_FILES * rows:,} rows"):
         for number in range(_FILES):
-            table.write(_rows(number, rows, 0, _MOST))
-        before = [_opened(table, column) for column in columns]
-        whole = pyarctic.optimize(table.name, "auto", "local")
-        after = [_opened(table, column) for column in columns]
+            table.write(_rows(number, rows, 0, _MAX_VALUE))
+        before = [_count_opened_files(table, column) for column in columns]
+        full = pyarctic.optimize(table.name, "auto", "local")
+        after = [_count_opened_files(table, column) for column in columns]
         for number in range(_FILES, _FILES + 4):
-            table.write(_rows(number, rows, _MOST // 3, _MOST // 3 + _MOST // 100))
+            table.write(_rows(number, rows, _MAX_VALUE // 3, _MAX_VALUE // 3 + _MAX_VALUE // 100))
         part = pyarctic.optimize(table.name, "auto", "local")
     how = "z-order" if properties else "sort order"
-    opened = Figure(
-        name=f"{how}: files opened for one key, after to before",
+    files_opened = Figure(
+        name=f"{how}: files opened for one key, after against before",
         measured=max(b / a for a, b in zip(before, after, strict=True)),
-        promised=0.35 if properties else 0.1,
+        target=0.35 if properties else 0.1,
         unit="×",
-        detail=f"by {', '.join(columns)}: {before} before, {after} of {whole.after.data_files} after",
+        detail=f"by {', '.join(columns)}: {before} before, {after} of {full.after.data_files} after",
     )
     cost = Figure(
-        name=f"{how}: sorting what came for a hundredth of the keys, CPU to sorting all",
-        measured=part.cpu_seconds / whole.cpu_seconds,
-        promised=0.5,
+        name=f"{how}: sorting new data for a hundredth of the keys, CPU against sorting all",
+        measured=part.cpu_seconds / full.cpu_seconds,
+        target=0.5,
         unit="×",
-        detail=f"{part.cpu_seconds:.2f} s to {whole.cpu_seconds:.2f} s; {part.removed.data_files} of "
+        detail=f"{part.cpu_seconds:.2f} s to {full.cpu_seconds:.2f} s; {part.removed.data_files} of "
         f"{part.before.data_files} files rewritten",
     )
-    return [opened, cost]
+    return [files_opened, cost]
 
 
-def _opened(table: Table, column: str) -> int:
+def _count_opened_files(table: Table, column: str) -> int:
     scan = table.refresh().scan(["x"], _COLUMNS[column])
     assert isinstance(scan, Scan)
     return scan.plan.data.height

@@ -1,4 +1,4 @@
-"""The tables that are measured, made once under .cache/bench by the specification's own writer (tests/models/spec)."""
+"""The tables of the benchmarks, created once under .cache/bench by the reference writer of the tests (tests/models/spec)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def properties(folder: Path) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.as_uri()}
 
 
-def prepared(name: str, make: Callable[[SqlCatalog, Path], None]) -> Path:
-    """The folder of a table, made when it is not there yet."""
+def prepare_table(name: str, make: Callable[[SqlCatalog, Path], None]) -> Path:
+    """The folder of a table, which is created on first use."""
     folder = CACHE / name
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,8 +43,8 @@ def prepared(name: str, make: Callable[[SqlCatalog, Path], None]) -> Path:
 
 
 def many_files(files: int, *, clustered: bool = False) -> Path:
-    """Table b.t with that many data files, ten columns with full metrics, 10,000 entries a manifest, deflate; and one
-    more snapshot on top that adds a single file. `clustered`: its manifests are sorted by partition, which planners like."""
+    """Table b.t with this many data files, ten columns with full metrics, 10,000 entries per manifest, deflate; and one more
+    snapshot that adds a single file. `clustered`: its manifests are sorted by partition, so that planners can skip them."""
 
     def make(catalog: SqlCatalog, folder: Path) -> None:
         columns = [("p", "int"), *((f"c{index}", "long") for index in range(1, 10))]
@@ -82,7 +82,7 @@ def many_files(files: int, *, clustered: bool = False) -> Path:
         if clustered:
             assert isinstance(commit(catalog.load_table("b.t"), ManifestRewrite()), Committed)
 
-    return prepared(f"{'clustered' if clustered else 'files'}-{files}", make)
+    return prepare_table(f"{'clustered' if clustered else 'files'}-{files}", make)
 
 
 def _entry(rng: random.Random, folder: Path, index: int) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def deleted_rows(rows: int) -> Path:
         ]
         table = SpecTable(catalog, "b.t", folder / "table", columns)
         rng = np.random.default_rng(7)
-        each, data, dead = rows // 10, [], []
+        each, data, deleted = rows // 10, [], []
         for number in range(10):
             ids = np.arange(each, dtype=np.int64) + number * each
             columns_ = [
@@ -139,11 +139,11 @@ def deleted_rows(rows: int) -> Path:
             path = table.path(".parquet")
             pq.write_table(pa.table(columns_, schema=table.arrow_schema()), path, compression="zstd", row_group_size=1 << 18)
             data.append(table.file(content=DATA, path=path.as_uri(), records=each, size=path.stat().st_size))
-            dead += [(path.as_uri(), int(at)) for at in np.sort(rng.choice(each, each // 20, replace=False))]
+            deleted += [(path.as_uri(), int(position)) for position in np.sort(rng.choice(each, each // 20, replace=False))]
         table.commit(*data)
-        table.commit(table.position_deletes(dead, data[0]), operation="delete")
+        table.commit(table.position_deletes(deleted, data[0]), operation="delete")
 
-    return prepared(f"rows-{rows}", make)
+    return prepare_table(f"rows-{rows}", make)
 
 
 def _deflate(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The measured pieces of work, each in a process of its own: `python -m benchmarks.work NAME ARGUMENT` prints JSON."""
+"""The measured pieces of work, each in a separate process: `python -m benchmarks.work NAME ARGUMENT` prints JSON."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import keyedwork
-from benchmarks.measuring import Outcome, measured, peak_mb
+from benchmarks import keyed_work
+from benchmarks.measuring import Outcome, measure, peak_mb
 
 
 def file_list_ours(folder: Path) -> Outcome:
     from pyarctic.iceberg.manifest import FileList
 
-    table = _loaded(folder)
+    table = _load_table(folder)
     snapshot = table.metadata.snapshots[0]
-    return measured(lambda: FileList.of(table.metadata, table.io, snapshot).frame().height)
+    return measure(lambda: FileList.of(table.metadata, table.io, snapshot).frame().height)
 
 
 def file_list_pyiceberg(folder: Path) -> Outcome:
-    table = _loaded(folder)
+    table = _load_table(folder)
     snapshot_id = table.metadata.snapshots[0].snapshot_id
-    return measured(lambda: sum(1 for _ in table.scan(snapshot_id=snapshot_id).plan_files()))
+    return measure(lambda: sum(1 for _ in table.scan(snapshot_id=snapshot_id).plan_files()))
 
 
 def refresh_ours(folder: Path) -> Outcome:
     from pyarctic.iceberg.manifest import FileList
 
-    table = _loaded(folder)
+    table = _load_table(folder)
     before, after = table.metadata.snapshots[:2]
-    known = FileList.of(table.metadata, table.io, before)
-    return measured(lambda: known.at(table.io, after).frame().height, repeat=20)
+    file_list = FileList.of(table.metadata, table.io, before)
+    return measure(lambda: file_list.at(table.io, after).frame().height, repeat=20)
 
 
 def match_ours(size: Path) -> Outcome:
@@ -45,11 +45,11 @@ def match_ours(size: Path) -> Outcome:
         matches = match_deletes(files, unpartitioned_specs=[0])
         return int(matches.data.select(matches.has_deletes.sum()).item())
 
-    return measured(run)
+    return measure(run)
 
 
 def plan_ours(size: Path) -> Outcome:
-    """Matching deletes, evaluating and planning; the result is the number of tasks."""
+    """Match deletes, evaluate and plan; the result is the number of tasks."""
     import numpy as np
     import polars as pl
 
@@ -66,7 +66,7 @@ def plan_ours(size: Path) -> Outcome:
         file_size_bytes=pl.Series(np.random.default_rng(1).integers(1_000, 60_000_000, files.height)),
     )
     sizes = {"self-optimizing.target-size": "128MB"}
-    return measured(lambda: len(make_plan(evaluate(observed(files, sizes))).tasks))
+    return measure(lambda: len(make_plan(evaluate(observed(files, sizes))).tasks))
 
 
 def scan_ours(folder: Path) -> Outcome:
@@ -75,33 +75,33 @@ def scan_ours(folder: Path) -> Outcome:
 
     pyarctic.catalog("bench", **properties(folder))
     table = pyarctic.table("bench.b.t")
-    return measured(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
+    return measure(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
 
 
 def scan_dataset(folder: Path) -> Outcome:
     import pyarrow.dataset as ds
 
-    table = _loaded(folder)
+    table = _load_table(folder)
     paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
-    return measured(lambda: sum(batch.num_rows for batch in ds.dataset(paths).to_batches()), repeat=3)
+    return measure(lambda: sum(batch.num_rows for batch in ds.dataset(paths).to_batches()), repeat=3)
 
 
 def write_ours(folder: Path) -> Outcome:
     from pyarctic.iceberg.write import FileNames, FileTarget
     from pyarctic.iceberg.write.parquet import DataFileWriter
 
-    loaded, rows = _loaded(folder), _rows(folder)
+    loaded, rows = _load_table(folder), _rows(folder)
 
     def run() -> int:
-        place = FileTarget(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
-        with DataFileWriter(place) as writer:
+        target = FileTarget(metadata=loaded.metadata, io=loaded.io, spec_id=0, partition=(), names=FileNames())
+        with DataFileWriter(target) as writer:
             for batch in rows.to_batches(max_chunksize=1 << 18):
                 writer.write(batch)
         count = sum(file.record_count for file in writer.files)
         writer.abort()
         return count
 
-    return measured(run, repeat=3)
+    return measure(run, repeat=3)
 
 
 def write_pyarrow(folder: Path) -> Outcome:
@@ -110,14 +110,14 @@ def write_pyarrow(folder: Path) -> Outcome:
     rows, path = _rows(folder), folder / "plain.parquet"
 
     def run() -> int:
-        # With the settings that Iceberg's defaults ask for, so that both sides write the same pages.
+        # With the defaults of Iceberg, so that both sides write the same pages.
         pq.write_table(
             rows, path, compression="zstd", row_group_size=1 << 20, data_page_size=1 << 20, dictionary_pagesize_limit=2 << 20
         )
         path.unlink()
         return int(rows.num_rows)
 
-    return measured(run, repeat=3)
+    return measure(run, repeat=3)
 
 
 def replace_ours(folder: Path) -> Outcome:
@@ -149,7 +149,7 @@ def _rows(folder: Path) -> Any:
     return pq.read_table(min((folder / "table" / "data").glob("*.parquet")))
 
 
-def _loaded(folder: Path) -> Any:
+def _load_table(folder: Path) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
     from benchmarks.tables import properties
@@ -173,7 +173,7 @@ WORK = {
         replace_pyiceberg,
         append_ours,
     )
-} | keyedwork.WORK
+} | keyed_work.WORK
 
 if __name__ == "__main__":
     outcome = WORK[sys.argv[1]](Path(sys.argv[2]))

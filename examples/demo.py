@@ -1,8 +1,8 @@
-"""`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic looks at it, explains what it
-needs and heals it, while somebody deletes in the very same files; then once more, on Spark. In the end, a keyed table takes
-updates and deletes, from Python and from a stream of Spark.
+"""`make demo`: a stream leaves an Iceberg table full of small files and deletes; PyArctic shows it, explains what it needs
+and optimizes it, while another writer deletes rows in the same files; then again on Spark. Finally, a keyed table receives
+updates and deletes, from Python and from a Spark stream.
 
-Everything lives in .demo/, which is made anew by every run.
+Everything is in .demo/, which is recreated by every run.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
     table = pyarctic.table(TABLE)
     expected = stream(table)
 
-    say("What it left behind", "the file list of a table is a frame, here grouped by partition")
+    say("What it left behind", "the file list of a table is a data frame, here grouped by partition")
     arctic("table", "partitions", TABLE)
     arctic("table", "files", TABLE, "--content", "equality-deletes", "--limit", "3")
     arctic("table", "snapshots", TABLE, "--limit", "3")
@@ -76,54 +76,54 @@ def main() -> int:
         catalog.load_table("shop.orders").scan().to_arrow()
     except ValueError as refusal:
         console.print(f"  PyIceberg: [yellow]{refusal}[/]")
-    seen = figures(table)
+    read = figures(table)
     if not same_rows(table, expected):
         return 1
-    told = f"{len(expected):,} rows from {seen.files:,} files in {seen.seconds:.1f} s"
-    console.print(f"  PyArctic:  [green]{told}, exactly what the stream meant[/]")
+    summary = f"{len(expected):,} rows from {read.files:,} files in {read.seconds:.1f} s"
+    console.print(f"  PyArctic:  [green]{summary}, exactly what the stream wrote[/]")
     arctic("table", "scan", TABLE, "--where", "region = 'emea' and amount > 950", "--columns", "id,amount", "--limit", "5")
 
-    say("What is wrong with it", "the very rules and tasks that a run would execute")
+    say("What it needs", "the rules and tasks that `optimize` would execute")
     arctic("table", "explain", TABLE)
 
-    say("Healing it while a writer deletes in it", "the delete is moved over to the new files, not lost")
+    say("Optimizing it while another writer deletes rows", "the delete is moved to the new files, not lost")
     before = figures(table)
-    late = LateWriter(table)
-    report = pyarctic.optimize(TABLE, verify=True, watcher=late)
-    del expected[late.gone]
+    writer = ConcurrentWriter(table)
+    report = pyarctic.optimize(TABLE, verify=True, watcher=writer)
+    del expected[writer.deleted_id]
     console.print(str(report), soft_wrap=True)
     after = figures(table.refresh())
     if not same_rows(table, expected):
         return 1
     console.print(
-        f"  [green]{before.files:,} files became {after.files:,}; {report.rebased_rows} late delete moved over; "
-        f"{len(expected):,} rows, every one accounted for[/]"
+        f"  [green]{before.files:,} files became {after.files:,}; {report.rebased_rows} concurrent delete moved; "
+        f"{len(expected):,} rows, none lost[/]"
     )
     console.print(f"  [green]reading all rows: {before.seconds:.2f} s before, {after.seconds:.2f} s after[/]")
     arctic("table", "snapshots", TABLE, "--limit", "3")
     arctic("table", "optimize", TABLE)
 
-    say("The stream goes on, and Spark heals", "tasks run inside Spark's executors; here a local Spark")
+    say("The stream continues, and Spark optimizes", "tasks run on Spark's executors; here a local Spark")
     expected |= stream(table, seed=8)
-    held = content(table.scan().to_arrow())
+    hash_before = content(table.scan().to_arrow())
     arctic("table", "optimize", TABLE, "--engine", "spark")
     if not same_rows(table.refresh(), expected):
         return 1
-    healed = content(table.scan().to_arrow())
-    verdict = "equal" if held == healed else "NOT EQUAL"
-    console.print(f"  [green]content hash before {held}, after {healed}: {verdict}[/]")
-    if held != healed:
+    hash_after = content(table.scan().to_arrow())
+    verdict = "equal" if hash_before == hash_after else "NOT EQUAL"
+    console.print(f"  [green]content hash before {hash_before}, after {hash_after}: {verdict}[/]")
+    if hash_before != hash_after:
         return 1
 
-    say("Undoing it", "rows are the same, so nothing is lost either way")
+    say("Undoing it", "the rows are the same, so nothing is lost")
     arctic("table", "rollback", TABLE, "--dry-run")
     arctic("table", "rewrite-manifests", TABLE)
 
-    say("Looking back", "every snapshot can still be read")
-    early = str(table.snapshots()["snapshot_id"][9])
-    arctic("table", "scan", TABLE, "--snapshot", early, "--count")
+    say("Time travel", "every snapshot can still be read")
+    early_snapshot = str(table.snapshots()["snapshot_id"][9])
+    arctic("table", "scan", TABLE, "--snapshot", early_snapshot, "--count")
 
-    if not keyed() or not streamed() or not merged():
+    if not show_keyed_table() or not show_streaming() or not show_merging():
         return 1
 
     say("Try next")
@@ -141,9 +141,9 @@ def main() -> int:
     return 0
 
 
-def keyed() -> bool:
-    """A table with a primary key: one row per key, whatever was updated and deleted."""
-    say("A keyed table of orders", "changes go to a store of their own, divided by a tree over the key")
+def show_keyed_table() -> bool:
+    """A table with a primary key: one row per key after updates and deletes."""
+    say("A keyed table of orders", "changes go to a separate store, divided by a tree over the key hash")
     columns = ["--column", "id long", "--column", "region string", "--column", "amount long"]
     arctic("table", "create", KEYED, *columns, "--key", "id", "--format", "name")
     table = pyarctic.table(KEYED)
@@ -151,72 +151,76 @@ def keyed() -> bool:
     table.write(orders((2, "emea", 25), (5, "apac", 50)), mode="upsert")
     table.write(pa.table({"id": [3]}), mode="delete")
 
-    say("What lies in its stores", "kind, tree node and transaction are told by the name of a file")
+    say("The files of its stores", "kind, tree node and transaction are part of the file name")
     arctic("table", "files", KEYED)
     arctic("table", "files", KEYED, "--store", "change")
     arctic("table", "changes", KEYED)
 
-    say("And what is read", "base rows and changes together: the last word about a key counts")
+    say("The merged rows", "base rows and changes together: the latest version of each key")
     arctic("table", "scan", KEYED, "--store", "base")
     arctic("table", "scan", KEYED)
     return same_rows(pyarctic.table(KEYED), {1: 10, 2: 25, 4: 40, 5: 50})
 
 
-def streamed() -> bool:
-    """The same table, fed by a stream of Spark that ends and is started again."""
-    say("Orders change all the time", "Spark streams the changes into the table: every batch one commit, exactly once")
-    known = {row["id"]: (row["region"], row["amount"]) for row in pyarctic.table(KEYED).scan().to_arrow().to_pylist()}
-    shop, incoming, checkpoint = streaming.Shop(FOLDER / "incoming", known), FOLDER / "incoming", FOLDER / "checkpoint"
+def show_streaming() -> bool:
+    """The same table, written by a Spark stream that ends and is restarted."""
+    say("Streaming changes", "Spark streams the changes into the table: each batch is one commit, exactly once")
+    known_orders = {row["id"]: (row["region"], row["amount"]) for row in pyarctic.table(KEYED).scan().to_arrow().to_pylist()}
+    shop, incoming, checkpoint = (
+        streaming.Shop(FOLDER / "incoming", known_orders),
+        FOLDER / "incoming",
+        FOLDER / "checkpoint",
+    )
     for files in (3, 2):
         for _ in range(files):
-            shop.works(changes=400)
+            shop.change_orders(400)
         for batch, rows in streaming.ingest(KEYED, incoming, checkpoint):
             console.print(f"  batch {batch}: {rows} changes")
-        console.print("  the stream ends; started again, it goes on where it was" if files == 3 else "", soft_wrap=True)
+        console.print("  the stream ends; restarted, it continues where it stopped" if files == 3 else "", soft_wrap=True)
     arctic("table", "snapshots", KEYED, "--store", "change", "--limit", "3")
 
-    say("What SQL sees", "files that nothing was done to come through Spark's own reader, the others are merged")
+    say("Reading it with SQL", "Spark's own reader reads files without changes, PyArctic merges the others")
     expected = sorted(
         (region, len(amounts), sum(amounts))
         for region in streaming.REGIONS
         if (amounts := [amount for name, amount in shop.orders.values() if name == region])
     )
-    found = streaming.by_region(KEYED)
-    for region, count, total in found:
-        console.print(f"  {region}: {count} orders, {total:,} in all")
-    if found != expected:
+    totals = streaming.by_region(KEYED)
+    for region, count, total in totals:
+        console.print(f"  {region}: {count} orders, {total:,} in total")
+    if totals != expected:
         console.print(f"  [red]{expected} expected[/]")
         return False
-    console.print(f"  [green]{len(shop.orders)} orders, exactly those that the shop knows[/]")
+    console.print(f"  [green]{len(shop.orders)} orders, exactly those of the shop[/]")
     return same_rows(pyarctic.table(KEYED), {key: amount for key, (_, amount) in shop.orders.items()})
 
 
-def merged() -> bool:
-    """The loop that a keyed table lives in: changes pile up, are merged into Base, and Base is kept in shape."""
-    say("A keyed table under a stream of updates", "changes pile up, and every merged read has to look at all of them")
+def show_merging() -> bool:
+    """The life cycle of a keyed table: changes accumulate, are merged into the base store, and its files are optimized."""
+    say("A keyed table under a stream of updates", "changes accumulate, and every merged read has to check all of them")
     readings = merging.Readings(READINGS)
     readings.load()
-    seen = [readings.read()]
-    console.print(f"  loaded: {seen[0]}")
+    reads = [readings.read()]
+    console.print(f"  loaded: {reads[0]}")
     for _ in track(readings.changes(), "  writing", merging.COMMITS, console=console, transient=True):
         pass
-    seen.append(readings.read())
-    console.print(f"  [yellow]after {merging.COMMITS} commits: {seen[-1]}[/]")
+    reads.append(readings.read())
+    console.print(f"  [yellow]after {merging.COMMITS} commits: {reads[-1]}[/]")
 
-    say("What would be done about it", "both stores in one tree; what shares no key is merged side by side")
+    say("What `optimize` would do", "both stores in one tree; nodes without common keys are merged in parallel")
     arctic("table", "explain", READINGS, "--kind", "minor", "--limit", "8")
 
-    say("Minor, major, full", "changes into Base and deletes into positions; then larger files; then everything anew")
+    say("Minor, major, full", "merge changes and convert deletes; then larger files; then a full rewrite")
     for kind in ("minor", "major", "full"):
         report = pyarctic.optimize(READINGS, kind=kind)
-        seen.append(readings.read())
-        console.print(f"  {kind} ({report.cpu_seconds:.1f} s CPU): {seen[-1]}", soft_wrap=True)
-    if not all(readings.is_right(each) for each in seen[1:]):
-        console.print("  [red]other rows than were written[/]")
+        reads.append(readings.read())
+        console.print(f"  {kind} ({report.cpu_seconds:.1f} s CPU): {reads[-1]}", soft_wrap=True)
+    if not all(readings.is_correct(read) for read in reads[1:]):
+        console.print("  [red]unexpected rows[/]")
         return False
     console.print(
-        f"  [green]the same {seen[-1].rows:,} rows every time; reading them took {seen[1].seconds:.2f} s before, "
-        f"{seen[-1].seconds:.2f} s after[/]",
+        f"  [green]the same {reads[-1].rows:,} rows every time; reading them took {reads[1].seconds:.2f} s before, "
+        f"{reads[-1].seconds:.2f} s after[/]",
         soft_wrap=True,
     )
     return True
@@ -233,7 +237,7 @@ class Figures:
 
 
 def figures(table: Table) -> Figures:
-    """How many files the table has, and how long it takes to read them."""
+    """The number of files of the table, and the time to read them."""
     start = time.perf_counter()
     table.scan().count()
     table.scan().to_arrow()
@@ -241,37 +245,37 @@ def figures(table: Table) -> Figures:
 
 
 def content(rows: pa.Table) -> str:
-    """A hash that does not depend on the order of rows."""
+    """A content hash that is independent of the order of rows."""
     return ContentHash().add(rows).text()
 
 
 def same_rows(table: Table, expected: dict[int, int]) -> bool:
     rows = table.scan().to_arrow()
-    found = {row["id"]: row["amount"] for row in rows.to_pylist()}
-    if found != expected or rows.num_rows != len(expected):
+    amounts = {row["id"]: row["amount"] for row in rows.to_pylist()}
+    if amounts != expected or rows.num_rows != len(expected):
         console.print(f"  [red]{rows.num_rows} rows read, {len(expected)} expected[/]")
         return False
     return True
 
 
-class LateWriter:
-    """Looks on while the table is healed, and deletes a row when the first task has ended."""
+class ConcurrentWriter:
+    """Watches while the table is optimized, and deletes a row when the first task has ended."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.gone = -1
+        self.deleted_id = -1
 
     def planned(self, plan: Plan) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def said(self, text: str) -> None: ...
 
-    def ended(self, task: int, failure: TaskFailure | None) -> None:  # noqa: ARG002  # a Watcher's
-        if self.gone < 0:
-            self.gone = delete_one(self._table, "emea")
+    def ended(self, task: int, failure: TaskFailure | None) -> None:  # noqa: ARG002  # of the listener protocol
+        if self.deleted_id < 0:
+            self.deleted_id = delete_one(self._table, "emea")
 
 
 def stream(table: Table, seed: int = 7) -> dict[int, int]:
-    """Upserts in small batches; gives the rows that must be there in the end."""
+    """Write upserts in small batches and return the expected rows."""
     rng = random.Random(seed)
     expected: dict[int, int] = {}
     for _ in track(range(COMMITS), description="  writing", console=console, transient=True):
@@ -283,14 +287,14 @@ def stream(table: Table, seed: int = 7) -> dict[int, int]:
                 data = pa.Table.from_pylist(rows, schema=ARROW_SCHEMA)
                 key = table.schema.find_field("id")
                 added.append(write_equality_deletes(target(table, region), data.select(["id"]), [key]))
-                added += written(table, region, data)
+                added += write_data_files(table, region, data)
         table.commit(Change(start=table.view.snapshot_id, add=tuple(added)))
         expected |= batch
     return expected
 
 
-def written(table: Table, region: str | None, rows: pa.Table) -> list[NewFile]:
-    """Data files of one partition, not committed yet."""
+def write_data_files(table: Table, region: str | None, rows: pa.Table) -> list[NewFile]:
+    """Write data files of one partition, without committing them."""
     with DataFileWriter(target(table, region)) as writer:
         for batch in rows.to_batches():
             writer.write(batch)
@@ -303,7 +307,7 @@ def target(table: Table, region: str | None) -> FileTarget:
 
 
 def delete_one(table: Table, region: str) -> int:
-    """What a careless writer does in the middle of it: delete a row by its position. Gives its id."""
+    """Delete a row by its position, like a concurrent writer would, and return its id."""
     row = table.scan(["id", "_file", "_pos"], where=f"region = '{region}'").to_arrow().slice(0, 1).to_pylist()[0]
     deletes = write_position_deletes(target(table, region), {row["_file"]: np.array([row["_pos"]])})
     table.commit(Change(start=table.view.snapshot_id, add=(deletes,)))
@@ -316,8 +320,8 @@ def say(title: str, more: str = "") -> None:
 
 def arctic(*arguments: str) -> None:
     """Run the command line as a user would."""
-    shown = " ".join(f'"{word}"' if " " in word else word for word in arguments)
-    console.print(f"[bold]$ arctic {shown}[/]", soft_wrap=True)
+    command_line = " ".join(f'"{word}"' if " " in word else word for word in arguments)
+    console.print(f"[bold]$ arctic {command_line}[/]", soft_wrap=True)
     subprocess.run([ARCTIC, "--config", FOLDER / "arctic.yaml", *arguments], check=True)
 
 

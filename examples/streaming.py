@@ -1,4 +1,4 @@
-"""Orders that change all the time, brought into a keyed table by a stream of Spark, and read back by SQL."""
+"""Changes of orders, written to a keyed table by a Spark stream and read back with SQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = "id long, region string, amount long, _change_action string, seq long"
 
 
 class Shop:
-    """Writes down what happens to its orders, and knows how they are."""
+    """Changes its orders, writes the changes to files, and knows the current orders."""
 
     def __init__(self, incoming: Path, orders: dict[int, tuple[str, int]]) -> None:
         self.orders = orders
@@ -22,8 +22,8 @@ class Shop:
         self._count = 0
         self._files = 0
 
-    def works(self, changes: int) -> None:
-        """Inserts, updates and deletes of some few orders, as one file."""
+    def change_orders(self, changes: int) -> None:
+        """Insert, update and delete orders, and write the changes to one file."""
         lines = []
         for _ in range(changes):
             self._count += 1
@@ -45,19 +45,19 @@ class Shop:
 
 
 def ingest(table: str, incoming: Path, checkpoint: Path) -> list[tuple[int, int]]:
-    """Run the stream until it has taken all there is; the number and the rows of every batch."""
+    """Run the stream until all files are written; returns the number and the rows of each batch."""
     spark = arctic_spark.session("demo", **{"spark.master": "local[2]"})
     events = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(incoming.as_uri())
     query = arctic_spark.write_stream(
         events, table, mode="cdc", order_by=["seq"], checkpoint=checkpoint.as_uri(), trigger="available-now"
     )
     query.awaitTermination()
-    return [(each["batchId"], each["numInputRows"]) for each in query.recentProgress if each["numInputRows"]]
+    return [(batch["batchId"], batch["numInputRows"]) for batch in query.recentProgress if batch["numInputRows"]]
 
 
 def by_region(table: str) -> list[tuple[str, int, int]]:
-    """What SQL says of the merged rows."""
+    """Aggregate the merged rows with SQL."""
     spark = arctic_spark.session()
     arctic_spark.view(spark, table, "orders")
-    found = spark.sql("SELECT region, count(*), sum(amount) FROM orders GROUP BY region ORDER BY region").collect()
-    return [(row[0], row[1], row[2]) for row in found]
+    rows = spark.sql("SELECT region, count(*), sum(amount) FROM orders GROUP BY region ORDER BY region").collect()
+    return [(row[0], row[1], row[2]) for row in rows]

@@ -1,4 +1,4 @@
-"""PyArctic keeps lakehouse tables healthy.
+"""PyArctic creates, writes, reads and optimizes Iceberg tables.
 
     import pyarctic as arctic
 
@@ -7,7 +7,7 @@
     print(arctic.explain("demo.shop.orders"))
     arctic.optimize("demo.shop.orders")
 
-Importing this package is cheap; Arrow and PyIceberg are loaded by the first call that needs them.
+Importing this package is cheap; Arrow and PyIceberg are imported by the first call that needs them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,20 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "catalog", "create_table", "drop_table", "explain", "optimize", "table"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def catalog(name: str, **properties: Any) -> Catalog:
-    """A catalog: configured under this name, or by PyIceberg properties and known by the name in this process."""
+    """Open a catalog; with properties, declare it for this process first.
+
+        catalog("demo", type="sql", uri="sqlite:///warehouse/catalog.db", warehouse="file:///data/warehouse")
+        catalog("prod")  # declared in arctic.yaml or in PyIceberg's configuration
+
+    Args:
+        name: the name of the catalog, the first part of table names.
+        properties: PyIceberg catalog properties. They take precedence over configuration files.
+    """
     from pyarctic.config import declare_catalog
     from pyarctic.iceberg.catalog import open_catalog
 
@@ -43,7 +55,13 @@ def catalog(name: str, **properties: Any) -> Catalog:
 
 
 def table(name: str) -> Table:
-    """Open `catalog.database.table`."""
+    """Open a table.
+
+        table("demo.shop.orders").scan(where="amount > 10").to_arrow()
+
+    Args:
+        name: the full name, `catalog.database.table`.
+    """
     from pyarctic.tables import open_table
 
     return open_table(name)
@@ -56,24 +74,50 @@ def create_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Table:
-    """Make a table. With a primary key it is keyed: it takes changes and reads as one row per key. `partition_by` are texts
-    such as "region", "day(ts)" or "bucket(16, id)". Its database is made if there is none."""
+    """Create a table and return it.
+
+        schema = pa.schema([pa.field("id", pa.int64()), pa.field("ts", pa.timestamp("us", "UTC"))])
+        create_table("demo.shop.orders", schema, primary_key=["id"], partition_by=["day(ts)"])
+
+    Args:
+        name: the full name, `catalog.database.table`. The database is created if it does not exist.
+        schema: an Arrow schema or a PyIceberg schema.
+        primary_key: key columns, in order. With a key the table is keyed: it accepts upserts and deletes and reads as one
+            row per key.
+        partition_by: partition fields such as "region", "day(ts)" or "bucket(16, id)".
+        properties: table properties.
+    """
     from pyarctic import tables
 
     return tables.create_table(name, schema, primary_key, partition_by, properties)
 
 
 def drop_table(name: str, *, purge: bool = False) -> None:
-    """Drop a table with all its stores; its files stay unless `purge`."""
+    """Drop a table with all its stores.
+
+        drop_table("demo.shop.orders", purge=True)
+
+    Args:
+        name: the full name, `catalog.database.table`.
+        purge: delete the files of the table too.
+    """
     from pyarctic import tables
 
     tables.drop_table(name, purge=purge)
 
 
 def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> Explanation:
-    """Why `optimize` would do what it would do, or nothing: rules with thresholds and measures, partitions, tasks, cost.
+    """Explain what `optimize` would do and why: rules with thresholds and measures, partitions, tasks and cost.
 
-    Nothing is changed."""
+        print(explain("demo.shop.orders"))
+
+    Nothing is changed.
+
+    Args:
+        name: the full name, `catalog.database.table`.
+        kind: as in `optimize`.
+        where: as in `optimize`.
+    """
     from pyarctic.optimizing import Options, explain_table
     from pyarctic.tables import open_table
 
@@ -92,25 +136,34 @@ def optimize(
     workers: int | None = None,
     watcher: ProcessListener | None = None,
 ) -> Report:
-    """Bring a table into shape: merge small files, apply deletes, convert equality deletes; nothing that is not needed.
+    """Optimize a table as far as it needs it: merge small files, apply deletes, convert equality deletes.
 
-    `kind` is "auto", or "minor", "major" or "full" for every partition that gains by it. `engine` is "local" (worker
-    processes), "spark" (this process's Spark session, or a new one), or a Spark session. `where` restricts it to partitions
-    that may hold matching rows. `verify` compares the content of all rows read and written. `ignore_writers` does not spare
-    statements that others run on the same partitions. `workers` is how many tasks run at a time."""
+        report = optimize("demo.shop.orders", where="day >= '2026-01-01'")
+        print(report.before.data_files, report.after.data_files)
+
+    Args:
+        name: the full name, `catalog.database.table`.
+        kind: "auto" follows the rules; "minor", "major" or "full" is applied to every partition that gains by it.
+        engine: "local" (worker processes), "spark" (the active Spark session, or a new one), or a Spark session.
+        where: only partitions that may contain matching rows.
+        dry_run: plan only; nothing is changed.
+        verify: compare the content of all rows read and written, by hash.
+        ignore_writers: do not hold back partitions in which other writers are changing rows.
+        workers: the number of concurrent tasks.
+        watcher: is notified of plans, progress and finished tasks.
+    """
     from pyarctic.optimizing import Options, optimize_table
     from pyarctic.tables import open_table
 
     options = Options(kind=kind, where=where, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
-    chosen = _engine(engine, workers, dry_run=dry_run)
-    return optimize_table(open_table(name), chosen, options, watcher)
+    return optimize_table(open_table(name), _resolve_engine(engine, workers, dry_run=dry_run), options, watcher)
 
 
-def _engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:
+def _resolve_engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:
     from pyarctic.errors import UsageError
     from pyarctic.optimizing.execute import LocalEngine
 
-    if engine == "local" or (engine == "spark" and dry_run):  # no Spark is started to run nothing
+    if engine == "local" or (engine == "spark" and dry_run):  # a dry run needs no Spark
         return LocalEngine(workers)
     if isinstance(engine, str) and engine != "spark":
         raise UsageError(f"unknown engine: {engine!r}", hint="One of: local, spark, or a Spark session.")

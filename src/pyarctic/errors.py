@@ -1,18 +1,18 @@
-"""One tree of errors; each tells what happened, why, and what to do next.
+"""The exceptions of PyArctic. Each has a message, a stable code, facts, and often a hint what to do next.
 
     ArcticError
         UsageError          the call itself is wrong: an unknown column, a bad expression
         ConfigError         the configuration is missing, unreadable or wrong
         NotFound            a catalog, table, snapshot or branch does not exist
-        Unavailable         a catalog or store could not be reached; trying again may help
-        Unsupported         the table has or is something this version cannot handle
+        Unavailable         a catalog or storage could not be reached; a retry may help
+        Unsupported         the table uses a feature that this version does not support
         Damaged             a file of the table is missing, truncated or contradicts the metadata
-        Conflict            others kept committing first; the same change may be tried again
-        Rejected            a change does not fit the table as it is now; it must be planned anew
-        OutcomeUnknown      the catalog did not say whether it took a commit; committing the same change again tells
+        Conflict            concurrent commits won until all retries were used up; the same change can be retried
+        Rejected            a change does not fit the current state of the table; it must be planned again
+        OutcomeUnknown      the outcome of a commit is unknown; committing the same change again will show it
 
-An error's message is one line naming the object. Its facts (table, file, key …) are attributes in `facts`, so that
-a caller, the HTTP API and `--json` need not take the text apart. `code` is stable and documented in docs/errors.md.
+The message is one line that names the object. Its facts (table, file, key …) are in `facts`, so that callers and `--json`
+need not parse the message. `code` is stable and documented in docs/errors.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ from typing import Any, ClassVar
 
 
 class ArcticError(Exception):
-    """Root of everything PyArctic raises on purpose."""
+    """The base class of all exceptions that PyArctic raises on purpose.
+
+    try:
+        pyarctic.optimize("demo.shop.orders")
+    except ArcticError as error:
+        print(error.code, error, error.hint, error.facts)
+    """
 
     code: ClassVar[str] = "error"
-    title: ClassVar[str] = "PyArctic could not go on"
+    title: ClassVar[str] = "PyArctic could not continue"
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
@@ -40,7 +46,7 @@ class ArcticError(Exception):
         return f"{table}: {self.message}" if table and str(table) not in self.message else self.message
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as the `--json` output and the HTTP API show it."""
+        """The error in the form of `--json`."""
         facts = {key: value if isinstance(value, int | float | bool) else str(value) for key, value in self.facts.items()}
         return {
             "code": self.code,
@@ -53,56 +59,74 @@ class ArcticError(Exception):
 
 
 class UsageError(ArcticError):
+    """The call itself is wrong: an unknown column, an invalid expression."""
+
     code = "usage"
     title = "The request is not valid"
 
 
 class ConfigError(ArcticError):
+    """The configuration is missing, unreadable or invalid."""
+
     code = "config"
     title = "The configuration is not valid"
 
 
 class NotFound(ArcticError):
+    """A catalog, table, snapshot or branch does not exist."""
+
     code = "not-found"
     title = "No such object"
 
 
 class Unavailable(ArcticError):
+    """A catalog or storage could not be reached; a retry may help."""
+
     code = "unavailable"
     title = "A service could not be reached"
     retryable = True
 
 
 class Unsupported(ArcticError):
+    """The table uses a feature that this version does not support."""
+
     code = "unsupported"
-    title = "PyArctic cannot do this with such a table yet"
+    title = "PyArctic does not support this for such a table"
 
 
 class Damaged(ArcticError):
+    """A file of the table is missing, truncated or contradicts the metadata."""
+
     code = "damaged"
     title = "A file of the table is missing or corrupt"
 
 
 class Conflict(ArcticError):
+    """Concurrent commits won until all retries were used up; the same change can be retried."""
+
     code = "conflict"
-    title = "Other commits came first"
+    title = "Concurrent commits came first"
     retryable = True
 
 
 class Rejected(ArcticError):
+    """A change does not fit the current state of the table; it must be planned again."""
+
     code = "rejected"
     title = "The change does not fit the table any more"
 
 
 class OutcomeUnknown(ArcticError):
+    """The outcome of a commit is unknown; committing the same change again will show it."""
+
     code = "outcome-unknown"
-    title = "The catalog did not say whether it took the commit"
+    title = "The outcome of the commit is unknown"
     retryable = True
 
 
 @contextmanager
 def about(**facts: Any) -> Iterator[None]:
-    """Add facts the inner code could not know (which table, which snapshot) to any ArcticError passing through."""
+    """Add facts that the inner code does not know (table, snapshot) to any ArcticError that passes through."""
     try:
         yield
     except ArcticError as error:

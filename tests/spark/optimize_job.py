@@ -1,6 +1,6 @@
-"""A job that heals a table on the cluster it is submitted to, and prints the report as JSON. docs/spark.md shows it.
+"""A job that optimizes a table on the cluster it is submitted to, and prints the report as JSON. docs/spark.md shows it.
 
-    spark-submit --master spark://… --py-files pyarctic.zip heal_job.py demo.shop.orders full
+    spark-submit --master spark://… --py-files pyarctic.zip optimize_job.py demo.shop.orders full
 
 Catalogs are those of arctic.yaml, here or where $ARCTIC_CONFIG says.
 """
@@ -13,7 +13,7 @@ from pyarctic.spark import session
 
 
 def main(table: str, kind: str = "auto") -> None:
-    spark = session("heal")
+    spark = session("optimize")
     try:
         report = pyarctic.optimize(table, kind, engine=spark)  # type: ignore[arg-type]  # a text from outside is checked
     finally:

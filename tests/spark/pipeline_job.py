@@ -8,8 +8,8 @@ SETTINGS are those of Spark, as JSON.
 import json
 import sys
 
-import obedient  # type: ignore[import-not-found]  # it lies beside this script
 import pyarrow.parquet as pq
+import scripted_storage  # type: ignore[import-not-found]  # it lies beside this script
 
 from pyarctic.spark import session
 from pyarctic.spark.reading import read
@@ -18,7 +18,7 @@ from pyarctic.spark.writing import write
 
 def main(table: str, rows: str, file: str, settings: str) -> None:
     spark = session("pipeline", **json.loads(settings))
-    spark.sparkContext.addPyFile(obedient.__file__)
+    spark.sparkContext.addPyFile(scripted_storage.__file__)
     frame = spark.range(0, int(rows), 1, 4).selectExpr("id", "if(id % 2 = 0, 'a', 'b') AS part", "id * 3 AS value")
     # Each key twice, far apart: only the order tells which row comes later.
     twice = frame.selectExpr("*", "1 AS n").unionByName(frame.selectExpr("id", "part", "-1L AS value", "0 AS n"))

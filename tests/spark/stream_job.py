@@ -2,7 +2,7 @@
 
     python stream_job.py TABLE INPUT CHECKPOINT ORDERS SETTINGS
 
-SETTINGS are those of Spark, as JSON. What lies in ORDERS/batch-N becomes an order (see obedient.py) when batch N begins;
+SETTINGS are those of Spark, as JSON. A file ORDERS/batch-N becomes an order (see scripted_storage.py) when batch N begins;
 an order `after-N` lets the driver hang once that batch is in the table, before Spark knows.
 """
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import obedient  # type: ignore[import-not-found]  # it lies beside this script
+import scripted_storage  # type: ignore[import-not-found]  # it lies beside this script
 
 from pyarctic.spark import session
 from pyarctic.spark.streaming import StreamTarget, write_stream
@@ -26,7 +26,7 @@ COLUMNS = "id long, part string, value long, n long"
 def main(table: str, source: str, checkpoint: str, orders: str, settings: str) -> None:
     _give_orders(Path(orders))
     spark = session("stream", **json.loads(settings))
-    spark.sparkContext.addPyFile(obedient.__file__)
+    spark.sparkContext.addPyFile(scripted_storage.__file__)
     rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(source)
     query = write_stream(rows, table, "upsert", ["n"], checkpoint, trigger="available-now")
     query.awaitTermination()
@@ -36,14 +36,14 @@ def main(table: str, source: str, checkpoint: str, orders: str, settings: str) -
 def _give_orders(orders: Path) -> None:
     write = StreamTarget.write
 
-    def write_and_obey(self: StreamTarget, batch: "DataFrame", batch_id: int, known: dict[str, Any]) -> None:
+    def write_and_follow_script(self: StreamTarget, batch: "DataFrame", batch_id: int, state: dict[str, Any]) -> None:
         for order in orders.glob(f"batch-{batch_id}/*"):
             order.rename(orders / order.name)
-        write(self, batch, batch_id, known)
-        if obedient.take(orders, f"after-{batch_id}"):
-            obedient.hang()
+        write(self, batch, batch_id, state)
+        if scripted_storage.take(orders, f"after-{batch_id}"):
+            scripted_storage.hang()
 
-    StreamTarget.write = write_and_obey  # type: ignore[method-assign]
+    StreamTarget.write = write_and_follow_script  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarctic
 from pyarctic.tables import KeyedTable
 from tests.faults.test_optimize_faults import wait_until
-from tests.spark import obedient
+from tests.spark import scripted_storage
 from tests.support.integrity import leftovers, missing
 
 NAME = "demo.shop.orders"
@@ -44,7 +44,7 @@ class StreamLab:
 
     @classmethod
     def made(cls, folder: Path) -> StreamLab:
-        """A new catalog in a folder; jobs know it with storage that obeys."""
+        """A new catalog in a folder; jobs know it with scripted storage."""
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": (folder / "warehouse").as_uri()}
         pyarctic.catalog("demo", **properties)
         table = pyarctic.create_table(NAME, SCHEMA, ["id", "part"], ["part"])
@@ -52,8 +52,8 @@ class StreamLab:
         lab = cls(folder=folder, table=table)
         for made in (lab.source, lab.orders):
             made.mkdir()
-        obeys = {"py-io-impl": "obedient.ObedientFileIO", obedient.FOLDER: str(lab.orders)}
-        (folder / "arctic.yaml").write_text(json.dumps({"catalogs": {"demo": properties | obeys}}))
+        scripted = {"py-io-impl": "scripted_storage.ScriptedFileIO", scripted_storage.FOLDER: str(lab.orders)}
+        (folder / "arctic.yaml").write_text(json.dumps({"catalogs": {"demo": properties | scripted}}))
         return lab
 
     @property
@@ -80,12 +80,12 @@ class StreamLab:
         """Give an order now, or when a batch begins."""
         folder = self.orders if batch is None else self.orders / f"batch-{batch}"
         folder.mkdir(exist_ok=True)
-        obedient.sign_of(self.orders, name).unlink(missing_ok=True)
+        scripted_storage.sign_of(self.orders, name).unlink(missing_ok=True)
         (folder / name).touch()
 
     def taken(self, order: str, after: dict[str, Any] | None = None) -> dict[str, Any]:
         """Wait until somebody took an order, or took it again; gives the process and the file."""
-        sign = obedient.sign_of(self.orders, order)
+        sign = scripted_storage.sign_of(self.orders, order)
         wait_until(lambda: sign.exists() and json.loads(sign.read_text()) != after, seconds=100)
         told: dict[str, Any] = json.loads(sign.read_text())
         return told

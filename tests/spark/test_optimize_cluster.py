@@ -1,4 +1,4 @@
-"""Healing on a real cluster: two workers whose Python has the libraries and not PyArctic; one of them dies."""
+"""Optimizing on a real cluster: two workers whose Python has the dependencies but not PyArctic; one of them dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.jvm
 
 _HOSTS = (HOST, "127.0.0.2")
 """Spark speculates on another host only."""
-_JOB = Path(__file__).with_name("heal_job.py")
+_JOB = Path(__file__).with_name("optimize_job.py")
 _SECRET = "tell-nobody-5f1c"
 
 # Whatever way PyArctic is installed, this Python knows it from an archive only.
@@ -66,7 +66,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("heal-cluster")
+    folder = tmp_path_factory.mktemp("optimize-cluster")
     python = _python_without_pyarctic(folder)
     port, web_port = free_port(), free_port()
     url = f"spark://{HOST}:{port}"
@@ -97,7 +97,7 @@ def _python_without_pyarctic(folder: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Shop:
-    """One table in need of healing, in a catalog that jobs know."""
+    """One table that needs optimizing, in a catalog that jobs know."""
 
     folder: Path
     table: Table
@@ -144,7 +144,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def submitted(
     cluster: Cluster, shop: Shop, driver: str | Path, py_files: list[str], **settings: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A job that heals the table, begun by spark-submit."""
+    """A job that optimizes the table, started by spark-submit."""
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent

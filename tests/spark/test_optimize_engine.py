@@ -1,4 +1,4 @@
-"""Healing on the executors of a Spark session, and as SQL functions; Iceberg Java reads the same rows before and after."""
+"""Optimizing on executors of a Spark session, and as SQL functions; Iceberg Java reads the same rows before and after."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def no_catalogs_after() -> Iterator[None]:
 
 
 @pytest.fixture
-def rotten(oracle: Oracle, request: pytest.FixtureRequest) -> Table:
+def fragmented(oracle: Oracle, request: pytest.FixtureRequest) -> Table:
     """A table of the version that the test is called for, known to PyArctic."""
     table = rotten_table(oracle.catalog, f"{oracle.namespace()}.t", getattr(request, "param", 2))
     declare(oracle)
@@ -70,17 +70,17 @@ def loaded(table: Table) -> Table:
 # ---- the engine ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rotten", [2, 3], indirect=True)
-def test_a_table_is_healed_on_executors(oracle: Oracle, rotten: Table) -> None:
-    before = assert_same_rows(oracle, short_name(rotten))
-    report = pyarctic.optimize(full_name(oracle, rotten), "full", oracle.spark, verify=True)
+@pytest.mark.parametrize("fragmented", [2, 3], indirect=True)
+def test_a_table_is_optimized_on_executors(oracle: Oracle, fragmented: Table) -> None:
+    before = assert_same_rows(oracle, short_name(fragmented))
+    report = pyarctic.optimize(full_name(oracle, fragmented), "full", oracle.spark, verify=True)
     assert report.engine == "spark"
     assert report.tasks_committed == report.tasks_planned == TASKS
     assert not report.failures
     assert (report.after.data_files, report.after.delete_files) == (TASKS, 0)
     assert report.peak_task_bytes > 0
-    assert multiset(assert_same_rows(oracle, short_name(rotten))) == multiset(before)
-    found = loaded(rotten)
+    assert multiset(assert_same_rows(oracle, short_name(fragmented))) == multiset(before)
+    found = loaded(fragmented)
     assert missing(found) == []
     assert leftovers_of_ours(found) == []
 
@@ -130,17 +130,17 @@ def _task() -> Task:
     )
 
 
-def test_a_broken_file_spoils_its_own_task_only(oracle: Oracle, rotten: Table) -> None:
-    before = changes.rows(rotten, where="part = 0 or part = 2")
-    path = pyarctic.table(full_name(oracle, rotten)).files(content="data").filter(partition="part=1")["file_path"][0]
+def test_a_broken_file_spoils_its_own_task_only(oracle: Oracle, fragmented: Table) -> None:
+    before = changes.rows(fragmented, where="part = 0 or part = 2")
+    path = pyarctic.table(full_name(oracle, fragmented)).files(content="data").filter(partition="part=1")["file_path"][0]
     Path(local(path)).write_bytes(b"PAR1 no more")
-    report = pyarctic.optimize(full_name(oracle, rotten), "full", oracle.spark)
+    report = pyarctic.optimize(full_name(oracle, fragmented), "full", oracle.spark)
     [failure] = report.failures
     assert (failure.task, failure.attempt, failure.code) == (SECOND, 0, "damaged")
     assert path in failure.detail
     assert failure.hint
     assert report.tasks_committed == TASKS - 1
-    found = loaded(rotten)
+    found = loaded(fragmented)
     assert leftovers_of_ours(found) == []
     assert multiset(changes.rows(found, where="part = 0 or part = 2")) == multiset(before)
     with pytest.raises(Damaged, match=Path(path).name):
@@ -167,15 +167,15 @@ def hanging(signs: Path) -> int:
     return int(next(signs.glob("*.parquet")).read_text())
 
 
-def test_ctrl_c_cancels_tasks_and_leaves_nothing(oracle: Oracle, rotten: Table, signs: Path) -> None:
-    files = on_disk(rotten)
+def test_ctrl_c_cancels_tasks_and_leaves_nothing(oracle: Oracle, fragmented: Table, signs: Path) -> None:
+    files = on_disk(fragmented)
     spoil(oracle, signs, f"^{name_begins(SECOND)}")
     watcher = _Interrupting(signs)
     with pytest.raises(KeyboardInterrupt):
-        pyarctic.optimize(full_name(oracle, rotten), "full", oracle.spark, watcher=watcher)
+        pyarctic.optimize(full_name(oracle, fragmented), "full", oracle.spark, watcher=watcher)
     assert watcher.ended_tasks
     wait_until(lambda: not is_running(hanging(signs)), seconds=10)
-    assert on_disk(rotten) == files
+    assert on_disk(fragmented) == files
     assert oracle.spark.range(3).count() == 3, "the session goes on"
 
 
@@ -198,12 +198,12 @@ class _Interrupting:
     def said(self, text: str) -> None: ...
 
 
-def test_results_that_nobody_took_are_removed(oracle: Oracle, rotten: Table, signs: Path) -> None:
-    files = on_disk(rotten)
+def test_results_that_nobody_took_are_removed(oracle: Oracle, fragmented: Table, signs: Path) -> None:
+    files = on_disk(fragmented)
     spoil(oracle, signs, f"^{name_begins(THIRD)}")
     with pytest.raises(_Enough):
-        pyarctic.optimize(full_name(oracle, rotten), "full", _Impatient(oracle, rotten, signs))
-    assert on_disk(rotten) == files
+        pyarctic.optimize(full_name(oracle, fragmented), "full", _Impatient(oracle, fragmented, signs))
+    assert on_disk(fragmented) == files
 
 
 class _Enough(Exception):
@@ -236,10 +236,10 @@ class _Impatient:
 _SECRET = "tell-nobody-5f1c"
 
 
-def test_credentials_are_in_no_plan(oracle: Oracle, rotten: Table) -> None:
+def test_credentials_are_in_no_plan(oracle: Oracle, fragmented: Table) -> None:
     declare(oracle, **{"s3.secret-access-key": _SECRET})
     engine = _Listening(oracle)
-    report = pyarctic.optimize(full_name(oracle, rotten), "full", engine)
+    report = pyarctic.optimize(full_name(oracle, fragmented), "full", engine)
     assert not report.failures
     assert engine.had_the_secret
     assert engine.told
@@ -281,10 +281,10 @@ def names_of(columns: str) -> list[str]:
     return [column.split()[0] for column in columns.split(", ")]
 
 
-def test_sql_functions(oracle: Oracle, rotten: Table) -> None:
+def test_sql_functions(oracle: Oracle, fragmented: Table) -> None:
     pyarctic.spark.register(oracle.spark)
-    name = full_name(oracle, rotten)
-    before = assert_same_rows(oracle, short_name(rotten))
+    name = full_name(oracle, fragmented)
+    before = assert_same_rows(oracle, short_name(fragmented))
 
     explained = oracle.sql(f"select * from arctic_explain('{name}', kind => 'full')")
     assert explained.columns == names_of(EXPLAIN_COLUMNS)
@@ -297,7 +297,7 @@ def test_sql_functions(oracle: Oracle, rotten: Table) -> None:
     assert dry.columns == names_of(OPTIMIZE_COLUMNS)
     [row] = dry.collect()
     assert (row["changed"], row["tasks_planned"], row["tasks_committed"]) == (False, TASKS, 0)
-    assert loaded(rotten).metadata.current_snapshot_id == rotten.metadata.current_snapshot_id
+    assert loaded(fragmented).metadata.current_snapshot_id == fragmented.metadata.current_snapshot_id
 
     [row] = oracle.sql(f"select * from arctic_optimize('{name}', where => 'part = 1', kind => 'full')").collect()
     assert (row["changed"], row["tasks_committed"], row["tasks_failed"]) == (True, 1, 0)
@@ -306,14 +306,14 @@ def test_sql_functions(oracle: Oracle, rotten: Table) -> None:
     assert row["table"] == name
     assert row["health_after"] > row["health_before"]
     assert json.loads(row["report"])["engine"] == "local"
-    assert row["snapshot_ids"][-1] == loaded(rotten).metadata.current_snapshot_id
-    assert multiset(assert_same_rows(oracle, short_name(rotten))) == multiset(before)
-    assert leftovers_of_ours(loaded(rotten)) == []
+    assert row["snapshot_ids"][-1] == loaded(fragmented).metadata.current_snapshot_id
+    assert multiset(assert_same_rows(oracle, short_name(fragmented))) == multiset(before)
+    assert leftovers_of_ours(loaded(fragmented)) == []
 
 
-def test_sql_functions_say_what_is_wrong(oracle: Oracle, rotten: Table) -> None:
+def test_sql_functions_say_what_is_wrong(oracle: Oracle, fragmented: Table) -> None:
     pyarctic.spark.register(oracle.spark)
-    name = full_name(oracle, rotten)
+    name = full_name(oracle, fragmented)
     wrong = {
         f"arctic_optimize('{name}x')": f"table {name}x does not exist",
         f"arctic_explain('{name}x')": f"table {name}x does not exist",

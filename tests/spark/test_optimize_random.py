@@ -1,4 +1,4 @@
-"""Healing and Iceberg Java on one table: Java writes before, during and after rounds of every kind, and after each step both
+"""Optimizing and Iceberg Java on one table: Java writes before, during and after each kind of it, and after each step both
 read the rows of a model, with the same row ids.
 
 `HISTORIES=50` tries fifty histories of every table instead of one; `FIRST_HISTORY` says where to begin.
@@ -42,7 +42,7 @@ history_log.setLevel(logging.INFO)
 
 
 class History:
-    """Java's statements and our changes in random turns, and healing rounds with Java in the middle of them."""
+    """Java's statements and our changes in random turns, and optimizing with Java in the middle of them."""
 
     def __init__(self, shared: SharedTable, seed: str) -> None:
         self._shared = shared
@@ -82,7 +82,7 @@ class History:
                 self._java_step()
             else:
                 self._our_step()
-        self._heal()
+        self._optimize()
 
     def _java_step(self, statement: Callable[[str], str] | None = None) -> None:
         java = self._java
@@ -106,7 +106,7 @@ class History:
         history_log.info(f"ours: {turn.name}")
         self._checked()
 
-    def _heal(self) -> None:
+    def _optimize(self) -> None:
         kind = self._random.choice(KINDS)
         self._meanwhile, self._took_files = self._random.choice([0, 1, 1, 2]), False
         engine = InProcessEngine(after_task=self._others, before_commit=self._others)
@@ -114,7 +114,7 @@ class History:
         options = Options(kind=kind, verify=True, memory_bytes=self._random.choice([16 << 10, 64 << 20]))
         report = optimize_table(arctic_table(self._shared.oracle, self._shared.name), engine, options, onlooker)
         history_log.info(
-            f"healing ({kind}): {report.tasks_planned} tasks, {report.tasks_dropped} dropped, {report.rebased_rows} rows "
+            f"optimizing ({kind}): {report.tasks_planned} tasks, {report.tasks_dropped} dropped, {report.rebased_rows} rows "
             f"rebased; {onlooker.told}"
         )
         assert not report.failures
@@ -157,7 +157,7 @@ class History:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("layout", "version"), TABLES)
-def test_healing(oracle: Oracle, layout: Layout, version: int, seed: int) -> None:
+def test_optimizing(oracle: Oracle, layout: Layout, version: int, seed: int) -> None:
     shared = SharedTable(oracle, oracle.catalog, oracle.name, f"{oracle.namespace()}.t")
     history = History(shared, f"{layout}-{version}-{seed}")
     history.begin(layout, version, by_java=(version + seed + (layout == "hashed")) % 2 == 0)

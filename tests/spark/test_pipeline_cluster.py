@@ -20,7 +20,7 @@ import pytest
 from pyarctic import config
 from tests.faults.test_optimize_faults import is_running
 from tests.oracle.cluster import _daemon, _state
-from tests.spark import obedient
+from tests.spark import scripted_storage
 from tests.spark.streamlab import NAME, SCHEMA, StreamLab, attempt_of, operation_of
 from tests.spark.test_optimize_cluster import _python_without_pyarctic, ancestors, command_of
 from tests.support.processes import HOST, free_port, wait_for
@@ -107,14 +107,14 @@ def lab(tmp_path: Path) -> Iterator[StreamLab]:
 def test_workers_die_while_rows_are_written_and_read(cluster: Cluster, lab: StreamLab) -> None:
     ids = np.arange(LOADED) * 2 + 1  # all of "b", and half of them beyond those that are upserted
     lab.table.write(pa.table([ids, np.full(LOADED, "b"), ids], schema=SCHEMA), "overwrite")
-    for order in (obedient.HANG_WRITE, obedient.HANG_READ):
+    for order in (scripted_storage.HANG_WRITE, scripted_storage.HANG_READ):
         lab.order(order)
     found = lab.folder / "read.parquet"
     arguments = [NAME, str(UPSERTED), str(found), json.dumps(cluster.settings())]
     with lab.job("pipeline_job.py", arguments, PYSPARK_PYTHON=str(cluster.python)) as job:
-        lost = lab.taken(obedient.HANG_WRITE)
+        lost = lab.taken(scripted_storage.HANG_WRITE)
         cluster.start_workers(cluster.kill_worker_of(lost["process"]))
-        cluster.start_workers(cluster.kill_worker_of(lab.taken(obedient.HANG_READ)["process"]))
+        cluster.start_workers(cluster.kill_worker_of(lab.taken(scripted_storage.HANG_READ)["process"]))
         job.finish()
     upserted = pl.select(id=pl.int_range(UPSERTED, dtype=pl.Int64)).with_columns(
         part=pl.when(pl.col("id") % 2 == 0).then(pl.lit("a")).otherwise(pl.lit("b")), value=pl.col("id") * 3
@@ -136,9 +136,9 @@ def test_a_stream_with_a_slow_a_failing_and_a_lost_task(cluster: Cluster, lab: S
         own = [{"id": 1000 * number + i, "part": "ab"[i % 2], "value": i, "n": 0} for i in range(50)]
         shared = [{"id": -i, "part": "a", "value": 100 * number + n, "n": n} for n in (2, 5, 1) for i in range(1, 20)]
         lab.add_file(own + shared)
-    lab.order(obedient.HANG_WRITE, batch=0)
-    lab.order(obedient.FAIL_WRITE, batch=1)
-    lab.order(obedient.HANG_WRITE, batch=2)
+    lab.order(scripted_storage.HANG_WRITE, batch=0)
+    lab.order(scripted_storage.FAIL_WRITE, batch=1)
+    lab.order(scripted_storage.HANG_WRITE, batch=2)
     speculation = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
@@ -147,11 +147,11 @@ def test_a_stream_with_a_slow_a_failing_and_a_lost_task(cluster: Cluster, lab: S
         "spark.speculation.minTaskRuntime": "500ms",
     }
     with lab.stream(cluster.settings(**speculation), PYSPARK_PYTHON=str(cluster.python)) as job:
-        slow = lab.taken(obedient.HANG_WRITE)
-        lost = lab.taken(obedient.HANG_WRITE, after=slow)
+        slow = lab.taken(scripted_storage.HANG_WRITE)
+        lost = lab.taken(scripted_storage.HANG_WRITE, after=slow)
         os.kill(executor_of(lost["process"]), signal.SIGKILL)
         job.finish()
-    failed = lab.taken(obedient.FAIL_WRITE)
+    failed = lab.taken(scripted_storage.FAIL_WRITE)
     assert lab.commits() == Counter({(lab.query_id(), str(batch)): 1 for batch in range(4)})
     assert lab.rows() == lab.expected()
     assert not is_running(slow["process"])

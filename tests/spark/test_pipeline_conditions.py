@@ -19,11 +19,11 @@ import pytest
 import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.errors import ArcticError, UsageError
-from pyarctic.spark.source import Door
+from pyarctic.spark.source import SourceOptions
 from pyarctic.tables import Table
 from tests.oracle.compare import share_catalog
 from tests.oracle.session import Oracle
-from tests.support.pipelines import assert_read_alike, division_of, frame_rows, own_files
+from tests.support.pipelines import assert_read_alike, files_read_by_spark, frame_rows, read_plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,9 +175,9 @@ def table(oracle: Oracle) -> str:
 
 def test_random_conditions(oracle: Oracle, table: str) -> None:
     made = mixed_table(oracle, table)
-    division = division_of(oracle, table, columns=["id"])
-    assert division.plain_files
-    assert division.splits
+    read_plan = read_plan_of(oracle, table, columns=["id"])
+    assert read_plan.plain_files
+    assert read_plan.splits
     conditions = Conditions(Random(1))
     oracle.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -243,8 +243,8 @@ def test_conditions_of_spark_lose_no_row(oracle: Oracle, table: str) -> None:
     made = mixed_table(oracle, table)
     # Nothing is pushed down to rows that PyArctic reads, so files alone will do.
     frame = arctic_spark.read(oracle.spark, made.name, PLAIN_COLUMNS, store="base")
-    assert own_files(frame)
-    assert not division_of(oracle, table, columns=PLAIN_COLUMNS, store="base").splits
+    assert files_read_by_spark(frame)
+    assert not read_plan_of(oracle, table, columns=PLAIN_COLUMNS, store="base").splits
     everything = frame.localCheckpoint()
     expected = counted([everything.where(where) for where in SPARK_CONDITIONS])
     for where, wanted, found in zip(
@@ -334,8 +334,8 @@ def test_wrong_options_of_the_format(oracle: Oracle, small: Table) -> None:
 
     def asked(**options: str) -> None:
         named = {"path": small.name, **{name.replace("_", "-"): value for name, value in options.items()}}
-        door = Door({}, {name: value for name, value in named.items() if value})
-        door.reader(door.schema())
+        source = SourceOptions({}, {name: value for name, value in named.items() if value})
+        source.reader(source.schema())
 
     for option, word in (
         ({"colums": "id"}, "unknown option: colums"),
@@ -344,8 +344,8 @@ def test_wrong_options_of_the_format(oracle: Oracle, small: Table) -> None:
         ({"store": "both"}, "unknown store: 'both'"),
         ({"where": "nothing = 1"}, "condition is not understood"),
         ({"columns": "nothing"}, "nothing"),
-        ({"as_of_timestamp": "yesterday"}, "option as-of-timestamp is not an instant"),
-        ({"path": ""}, "no table is named"),
+        ({"as_of_timestamp": "yesterday"}, "option as-of-timestamp is not a timestamp"),
+        ({"path": ""}, "no table is given"),
         ({"path": f"{oracle.name}.nowhere.t"}, "nowhere"),
         ({"path": "t"}, "catalog.database.table"),
     ):
@@ -368,7 +368,7 @@ def test_empty_tables(oracle: Oracle, table: str, keys: list[str]) -> None:
     for _ in range(2):
         frame = assert_read_alike(oracle, table)
         assert frame.dtypes == [("id", "bigint"), ("v", "string")]
-        assert not own_files(frame)
+        assert not files_read_by_spark(frame)
         made.write(pa.table([[1], ["x"]], schema=schema), "overwrite")
         made.write(schema.empty_table(), "overwrite")
     arctic_spark.register(oracle.spark)

@@ -30,7 +30,7 @@ from tests.oracle.compare import share_catalog
 from tests.oracle.java_writes import FileFormat, equality_delete, position_delete
 from tests.oracle.session import Oracle
 from tests.support.integrity import local
-from tests.support.pipelines import assert_read_alike, division_of, frame_rows, multiset, own_files
+from tests.support.pipelines import assert_read_alike, files_read_by_spark, frame_rows, multiset, read_plan_of
 
 pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore::pyarctic.tables.TableAdvice")]
 
@@ -82,28 +82,28 @@ def test_only_files_without_deletes_are_read_by_spark_itself(oracle: Oracle, tab
     paths = {local(path) for path in oracle.rows(f"{table}.data_files", "file_path")["file_path"].to_pylist()}
     assert len(paths) == 3
     frame = assert_read_alike(oracle, table)
-    assert own_files(frame) == paths
-    assert not division_of(oracle, table).splits
+    assert files_read_by_spark(frame) == paths
+    assert not read_plan_of(oracle, table).splits
 
     oracle.sql(f"delete from {table} where id in (3, 4)")  # position deletes or a vector
     equality_delete(oracle, table, [{"id": 15}], partition=["p10"])
     frame = assert_read_alike(oracle, table)
-    (clean,) = own_files(frame)
+    (clean,) = files_read_by_spark(frame)
     assert "part=p20" in clean
     assert frame.count() == 27
     assert_like_java(oracle, table)
-    division = division_of(oracle, table)
-    assert [local(path) for path in division.plain_files] == [clean]
-    assert division.splits
+    read_plan = read_plan_of(oracle, table)
+    assert [local(path) for path in read_plan.plain_files] == [clean]
+    assert read_plan.splits
 
     # A condition rules out files of both kinds, and rows of both kinds.
     frame = assert_read_alike(oracle, table, where="id >= 14 and id < 22", columns=["v"])
     assert frame.count() == 7
-    assert own_files(frame) == {clean}
-    assert not own_files(assert_read_alike(oracle, table, where="part = 'p0'"))
-    assert own_files(assert_read_alike(oracle, table, where="part = 'p20'")) == {clean}
+    assert files_read_by_spark(frame) == {clean}
+    assert not files_read_by_spark(assert_read_alike(oracle, table, where="part = 'p0'"))
+    assert files_read_by_spark(assert_read_alike(oracle, table, where="part = 'p20'")) == {clean}
     with setting(oracle, OWN_READER, "false"):
-        assert not own_files(assert_read_alike(oracle, table))
+        assert not files_read_by_spark(assert_read_alike(oracle, table))
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "avro", "orc"])
@@ -123,7 +123,7 @@ def test_every_file_format(oracle: Oracle, table: str, file_format: FileFormat) 
     insert(oracle, table, f"{select} from range(20, 30, 1, 1)")
     oracle.sql(f"alter table {table} rename column s to text")
     assert_like_java(oracle, table)
-    read = own_files(assert_read_alike(oracle, table, columns=["id", "text", "d"], where="id > 12"))
+    read = files_read_by_spark(assert_read_alike(oracle, table, columns=["id", "text", "d"], where="id > 12"))
     assert len(read) == (1 if file_format == "parquet" else 0)
 
 
@@ -133,7 +133,7 @@ def test_own_tables(oracle: Oracle, table: str) -> None:
     plain = pyarctic.create_table(f"{oracle.name}.{table}", schema, partition_by=["region"])
     assert assert_read_alike(oracle, table).count() == 0
     plain.write(pa.table([[1, 2, 3], ["a b", None, "%/="], ["x", "y", "z"]], schema=schema))
-    assert len(own_files(assert_read_alike(oracle, table))) == 3
+    assert len(files_read_by_spark(assert_read_alike(oracle, table))) == 3
     assert_like_java(oracle, table)
 
     name = f"{table}k"
@@ -144,15 +144,15 @@ def test_own_tables(oracle: Oracle, table: str) -> None:
     first = keyed.write(pa.table([[1, 2], ["a", "b"], ["one", "two"]], schema=schema), "upsert")
     moment = datetime.now().astimezone()
     keyed.write(pa.table([[1, 2, 3], ["a", None, "c"], ["1", "2", "3"]], schema=schema), "upsert")
-    assert not own_files(assert_read_alike(oracle, name))
+    assert not files_read_by_spark(assert_read_alike(oracle, name))
     keyed.write(pa.table([[*range(9)], [*"aaabbbccc"], [*"012345678"]], schema=schema), "overwrite")
-    assert len(own_files(assert_read_alike(oracle, name))) > 3
-    assert not division_of(oracle, name).splits
+    assert len(files_read_by_spark(assert_read_alike(oracle, name))) > 3
+    assert not read_plan_of(oracle, name).splits
     last = keyed.write(pa.table([[4], ["b"], ["new"]], schema=schema), "upsert")
     keyed.write(pa.table([[8, 9], ["c", "c"]], schema=pa.schema([schema.field(0), schema.field(1)])), "delete")
     frame = assert_read_alike(oracle, name)
-    assert own_files(frame)
-    assert division_of(oracle, name).splits
+    assert files_read_by_spark(frame)
+    assert read_plan_of(oracle, name).splits
     assert frame.count() == 8
     for options in ({}, {"snapshot_id": first}, {"snapshot_id": last}, {"as_of": moment}):
         for store in ("merged", "change"):
@@ -201,7 +201,7 @@ def test_swapped_names(oracle: Oracle, table: str) -> None:
     for old, new in (("a", "c"), ("b", "a"), ("c", "b"), ("n.x", "z"), ("n.y", "x"), ("n.z", "y")):
         oracle.sql(f"alter table {table} rename column {old} to {new}")
     insert(oracle, table, f"{select.replace('id, id + 1000', 'id + 1000, id')} from range(20, 30, 1, 1)")
-    assert not division_of(oracle, table).names_are_stable
+    assert not read_plan_of(oracle, table).names_are_stable
     for where in ("a >= 1000 and a < 1010", "b < 5", "n.x > 1005", "n.y = 3 or b = 25", "a > 5 and `keep me` = '4'"):
         frame = assert_read_alike(oracle, table, where=where.replace("`keep me`", '"keep me"'))
         java = oracle.sql(f"select * from {table} where {where}")
@@ -211,7 +211,7 @@ def test_swapped_names(oracle: Oracle, table: str) -> None:
         later = arctic_spark.read(oracle.spark, f"{oracle.name}.{table}").where(where)
         assert frame_rows(later) == frame_rows(java)
         assert later.count() == java.count()
-    assert own_files(assert_read_alike(oracle, table, columns=["a", "b"]))
+    assert files_read_by_spark(assert_read_alike(oracle, table, columns=["a", "b"]))
 
 
 def test_swapped_names_after_old_schemas_were_removed(oracle: Oracle, table: str) -> None:
@@ -281,7 +281,7 @@ def test_dropped_added_and_promoted_columns(oracle: Oracle, table: str) -> None:
     )
     frame = assert_read_alike(oracle, table)
     assert_like_java(oracle, table)
-    assert len(own_files(assert_read_alike(oracle, table, columns=["id", "f", "d", "gone", "late"]))) == 2
+    assert len(files_read_by_spark(assert_read_alike(oracle, table, columns=["id", "f", "d", "gone", "late"]))) == 2
     assert frame.where("n.b is null").count() == 10
     for where in (
         "id > 3000000000",
@@ -356,10 +356,10 @@ def test_odd_column_names(oracle: Oracle, table: str) -> None:
     schema = pa.schema([("id", pa.int64()), *((name, pa.int64()) for name in ODD_NAMES)])
     made = pyarctic.create_table(f"{oracle.name}.{table}", schema)
     made.write(pa.table([[1, 2], *([number, 10 + number] for number in range(len(ODD_NAMES)))], schema=schema))
-    assert own_files(assert_read_alike(oracle, table))
+    assert files_read_by_spark(assert_read_alike(oracle, table))
     assert_read_alike(oracle, table, columns=["ti`ck", "a.b"], where='"a b" > 5')
     made.evolve(rename={"a.b": "a.c"})
-    assert own_files(assert_read_alike(oracle, table))
+    assert files_read_by_spark(assert_read_alike(oracle, table))
     frame = assert_read_alike(oracle, table, columns=["ti`ck", "a.c", "field 1"], where="id = 2")
     assert frame.count() == 1
 
@@ -379,7 +379,7 @@ def test_a_column_named_as_columns_are_named_for_spark(oracle: Oracle, table: st
     create(oracle, table, "`field 2` bigint, b bigint")
     insert(oracle, table, "select id, id + 1000 from range(0, 10, 1, 1)")
     oracle.sql(f"alter table {table} rename column b to c")
-    assert not division_of(oracle, table).names_are_stable
+    assert not read_plan_of(oracle, table).names_are_stable
     assert assert_read_alike(oracle, table, where="c >= 1005").count() == 5
     assert arctic_spark.read(oracle.spark, f"{oracle.name}.{table}").where("c >= 1005").count() == 5
 
@@ -419,7 +419,7 @@ def test_strange_places(oracle: Oracle, table: str, kind: str, tmp_path: Path) -
     made.write(data, "overwrite")
     frame = assert_read_alike(oracle, table)
     assert frame.count() == len(values)
-    assert len(own_files(frame)) == len(values)
+    assert len(files_read_by_spark(frame)) == len(values)
     assert_like_java(oracle, table)
     some = ["%20", "[x]", "~'\"", "", "null"]
     chosen = ", ".join("'" + value.replace("'", "''") + "'" for value in some)
@@ -446,8 +446,8 @@ def test_types_that_spark_does_not_have(oracle: Oracle, table: str) -> None:
     made.write(pa.Table.from_pylist([{"id": 1} | told | nested, {"id": 2}], schema=arrow))
     columns = ["id", "u", "f", "b", "n"]
     frame = assert_read_alike(oracle, table, columns=columns)
-    assert not own_files(frame)
-    assert own_files(assert_read_alike(oracle, table, columns=["id", "b"]))
+    assert not files_read_by_spark(frame)
+    assert files_read_by_spark(assert_read_alike(oracle, table, columns=["id", "b"]))
     assert assert_read_alike(oracle, table, columns=["id"], where="clock = '01:02:00'").count() == 1
     arctic_spark.register(oracle.spark)
     loaded = oracle.spark.read.format("arctic").option("columns", ",".join(columns)).load(f"{oracle.name}.{table}")
@@ -512,7 +512,7 @@ def test_every_type_on_both_ways(oracle: Oracle, table: str, keys: list[str]) ->
     made = pyarctic.create_table(name, schema, keys)
     made.write(pa.Table.from_pylist(rows, schema=schema), "overwrite")
     frame = assert_read_alike(oracle, table)
-    assert own_files(frame)
+    assert files_read_by_spark(frame)
     assert_like_java(oracle, table)
     with setting(oracle, OWN_READER, "false"):
         again = assert_read_alike(oracle, table)
@@ -550,8 +550,8 @@ def test_files_without_a_column_that_their_partition_tells(oracle: Oracle, table
     insert(oracle, f"{oracle.name}.{table}", "values (3, 'Oslo'), (4, 'Rome')")
     assert_like_java(oracle, table)
     assert_read_alike(oracle, table, where="region = 'Oslo'")
-    assert len(division_of(oracle, table).plain_files) == 2
-    assert len(division_of(oracle, table, columns=["id"]).plain_files) == 3
+    assert len(read_plan_of(oracle, table).plain_files) == 2
+    assert len(read_plan_of(oracle, table, columns=["id"]).plain_files) == 3
 
 
 def test_a_missing_file_is_noticed_whatever_the_session_says(oracle: Oracle, table: str) -> None:
@@ -559,7 +559,7 @@ def test_a_missing_file_is_noticed_whatever_the_session_says(oracle: Oracle, tab
     create(oracle, f"{oracle.name}.{table}", "id bigint")
     insert(oracle, f"{oracle.name}.{table}", "values (1)")
     frame = arctic_spark.read(oracle.spark, f"{oracle.name}.{table}")
-    [path] = division_of(oracle, table).plain_files
+    [path] = read_plan_of(oracle, table).plain_files
     Path(local(path)).unlink()
     with (
         setting(oracle, "spark.sql.files.ignoreMissingFiles", "true"),

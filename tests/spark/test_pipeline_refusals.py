@@ -91,7 +91,7 @@ def catalogs(oracle: Oracle) -> None:
     [
         ({"mode": "merge"}, ["unknown mode: 'merge'"], "upsert"),
         ({"mode": "cdc"}, ["_change_action"], "UPDATE_BEFORE"),
-        ({"mode": "upsert", "order_by": ["at"]}, ["order_by", "at"], "They have: id, region, number"),
+        ({"mode": "upsert", "order_by": ["at"]}, ["order_by", "at"], "Existing columns: id, region, number"),
         ({"mode": "upsert", "order_by": "number"}, ["order_by", "'number'"], "['number']"),
         ({"mode": "insert", "across_partitions": True}, ["across_partitions"], ""),
         ({"mode": "upsert", "where": "id = 1"}, ["replaces nothing"], "overwrite"),
@@ -292,14 +292,14 @@ def put(folder: Path, name: str, rows: list[tuple[int, str, int]]) -> None:
 def test_streams_that_cannot_start(lab: Lab, tmp_path: Path) -> None:
     put(tmp_path / "in", "1.parquet", [(9, "a", 1)])
     rows, checkpoint = stream(lab, lab.oracle.spark, tmp_path / "in"), (tmp_path / "checkpoint").as_uri()
-    with lab.refuses(UsageError, lab.keyed, "needs a checkpoint", hint="file:///"):
+    with lab.refuses(UsageError, lab.keyed, "requires a checkpoint", hint="file:///"):
         arctic_spark.write_stream(rows, lab.keyed, "upsert")
     with lab.refuses(UsageError, lab.keyed, "not a stream", hint="write"):
         arctic_spark.write_stream(lab.frame(GOOD), lab.keyed, "upsert", checkpoint=checkpoint)
     with lab.refuses(UsageError, lab.keyed, "is a stream", hint="write_stream"):
         arctic_spark.write(rows, lab.keyed, "upsert")
     for mode in ("overwrite", "merge"):
-        with lab.refuses(UsageError, lab.keyed, f"unknown mode of a stream: '{mode}'", hint="upsert"):
+        with lab.refuses(UsageError, lab.keyed, f"unknown stream mode: '{mode}'", hint="upsert"):
             arctic_spark.write_stream(rows, lab.keyed, mode, checkpoint=checkpoint)
     with lab.refuses(UsageError, lab.plain, "primary key"):
         arctic_spark.write_stream(rows, lab.plain, "upsert", checkpoint=checkpoint)
@@ -386,7 +386,7 @@ def test_tables_that_cannot_be_made(lab: Lab) -> None:
     new = f"{lab.oracle.name}.{lab.namespace}.new"
     spark = lab.oracle.spark
     for schema, keys, by, error, word in (
-        (SCHEMA.names, [], [], UsageError, "not one of Spark"),
+        (SCHEMA.names, [], [], UsageError, "not a Spark schema"),
         (good, ["nothing"], [], UsageError, "nothing"),
         (good, ["id"], ["nothing"], UsageError, "nothing"),
         (good, ["id"], ["bucket(region)"], UsageError, "bucket"),

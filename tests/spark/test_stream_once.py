@@ -19,7 +19,7 @@ from pyarctic.spark.streaming import StreamTarget
 from pyarctic.spark.writing import WriteOptions
 from pyarctic.tables import KeyedTable
 from tests.oracle.session import Oracle
-from tests.spark import obedient
+from tests.spark import scripted_storage
 from tests.spark.streamlab import LOCAL, NAME, SCHEMA, Row, StreamLab, operation_of
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def test_drivers_die_before_and_after_the_commit(lab: StreamLab, oracle: Oracle)
     assert lab.left_operations() == set()
 
     # Files of batch 2 are being written when it is lost again. Batch 1 was seen to be done: nothing of it was written.
-    lab.order(obedient.HANG_WRITE)
+    lab.order(scripted_storage.HANG_WRITE)
     with lab.stream(LOCAL) as job:
-        lost = operation_of(lab.taken(obedient.HANG_WRITE)["file"])
+        lost = operation_of(lab.taken(scripted_storage.HANG_WRITE)["file"])
         job.lose_machine()
     assert lab.commits() == once_each(query, 2)
     assert lab.left_operations() == {lost}

@@ -231,8 +231,8 @@ def test_from_the_latest_and_from_a_snapshot(spark: SparkSession, table: KeyedTa
 def test_what_cannot_be_streamed(spark: SparkSession, table: KeyedTable, tmp_path: Path) -> None:
     pyarctic.create_table("demo.shop.plain", SCHEMA)
     cases: list[tuple[str, dict[str, str], str]] = [
-        ("demo.shop.plain", {"from": "latest"}, "without a primary key keeps no changes"),
-        (NAME, {}, r"where the stream begins is not said.*earliest"),
+        ("demo.shop.plain", {"from": "latest"}, "without a primary key has no changes"),
+        (NAME, {}, r"the start of the stream is not given.*earliest"),
         (NAME, {"from": "latest", "max-rows": "3"}, r"unknown option: max-rows.*max-rows-per-batch"),
         (NAME, {"from": "latest", "max-rows-per-batch": "few"}, "max-rows-per-batch is a number, not 'few'"),
         (NAME, {"from": "soon"}, "cannot begin at 'soon'"),

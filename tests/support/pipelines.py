@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def multiset(rows: pa.Table) -> Counter[str]:
-    """Rows as Python values; instants are compared as such, whatever zone they are told in."""
+    """Rows as Python values; timestamps are compared as instants, independent of their time zones."""
     return Counter(repr([(name, _plain(value)) for name, value in row.items()]) for row in rows.to_pylist())
 
 
@@ -29,7 +29,7 @@ def frame_rows(frame: DataFrame) -> Counter[str]:
 
 
 def assert_read_alike(oracle: Oracle, table: str, **options: Any) -> DataFrame:
-    """`arctic_spark.read` gives the rows of `Table.scan`; gives the frame."""
+    """`arctic_spark.read` returns the rows of `Table.scan`; returns the frame."""
     share_catalog(oracle)
     name = f"{oracle.name}.{table}"
     scanned = pyarctic.table(name).scan(**options).to_arrow()
@@ -41,12 +41,12 @@ def assert_read_alike(oracle: Oracle, table: str, **options: Any) -> DataFrame:
     return frame
 
 
-def own_files(frame: DataFrame) -> set[str]:
+def files_read_by_spark(frame: DataFrame) -> set[str]:
     """The files that Spark reads with its own reader."""
     return {local(path) for path in frame.inputFiles()}
 
 
-def division_of(oracle: Oracle, table: str, **options: Any) -> ReadPlan:
+def read_plan_of(oracle: Oracle, table: str, **options: Any) -> ReadPlan:
     scan: Any = pyarctic.table(f"{oracle.name}.{table}").scan(**options)
     return plan_splits(scan, SplitSizes(readers=2))
 

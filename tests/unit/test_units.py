@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from pyarctic.units import format_age, format_bytes, format_count, format_instant
+from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -53,6 +53,6 @@ def test_ages(age: timedelta, text: str) -> None:
 
 
 def test_instants_are_rfc_3339_in_utc() -> None:
-    assert format_instant(NOW) == "2026-03-01T12:00:00Z"
+    assert format_timestamp(NOW) == "2026-03-01T12:00:00Z"
     there = datetime(2026, 3, 1, 14, 0, 0, 120000, tzinfo=timezone(timedelta(hours=2)))
-    assert format_instant(there) == "2026-03-01T12:00:00.120000Z"
+    assert format_timestamp(there) == "2026-03-01T12:00:00.120000Z"

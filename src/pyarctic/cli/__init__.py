@@ -1,8 +1,8 @@
-"""The command `arctic`: nouns, then verbs, over the library.
+"""The command `arctic`: a thin layer over the library, organized as `arctic NOUN VERB`.
 
-Knows Typer, Rich and how answers are shown. Holds no knowledge of tables: each command asks the library and hands what
-it got to `output`, the one place that writes to stdout. Heavy libraries are imported inside the commands that need
-them, so that help and version stay quick.
+Knows Typer, Rich and how results are displayed, but nothing about tables: each command calls the library and passes the
+result to `view.output`, the only module that writes to stdout. Heavy libraries are imported inside the commands that
+need them, so that `--help` and `version` stay fast.
 """
 
 from pyarctic.cli.app import main

@@ -1,4 +1,4 @@
-"""The root of the command tree, and the one place where a run begins and ends."""
+"""The root of the command tree and the entry point `main`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import typer
 
 from pyarctic._version import __version__
 from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, write
-from pyarctic.cli.session import Format, HelpOption, JsonOption, new_group, session
+from pyarctic.cli.session import Format, HelpOption, JsonOption, new_command_group, session
 from pyarctic.cli.view.columns import Column
-from pyarctic.cli.view.output import Frame, ReaderGone, emit
+from pyarctic.cli.view.output import Frame, ReaderClosed, emit
 from pyarctic.errors import UsageError
 
-ROOT_HELP = """Keep lakehouse tables healthy.
+ROOT_HELP = """Create, write, read and optimize Iceberg tables.
 
 \b
 Example:
   arctic table ls
 
-Catalogs come from --config FILE, $ARCTIC_CONFIG, ./arctic.yaml or ~/.config/arctic/arctic.yaml, whichever is first.
---config, --debug and --quiet may stand anywhere on the line.
+Catalogs are read from --config FILE, $ARCTIC_CONFIG, ./arctic.yaml or ~/.config/arctic/arctic.yaml; the first one wins.
+--config, --debug and --quiet are accepted anywhere on the command line.
 """
 
-app = new_group(ROOT_HELP)
+app = new_command_group(ROOT_HELP)
 table.group.command("create")(create.create)
 table.group.command("write")(write.write)
 table.group.command("scan")(scan.scan)
@@ -50,9 +50,9 @@ app.command("doctor")(doctor.doctor)
 def root(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr.")] = False,
-    show_version: Annotated[bool, typer.Option("--version", help="Show the version, as `arctic version` does.")] = False,
-    _asked: HelpOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print notes and progress to stderr.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version, like `arctic version`.")] = False,
+    _help: HelpOption = False,
 ) -> None:
     session.debug, session.quiet = debug, quiet
     if show_version:
@@ -63,7 +63,7 @@ def root(
 
 
 @app.command(add_help_option=False)
-def version(as_json: JsonOption = False, _asked: HelpOption = False) -> None:
+def version(as_json: JsonOption = False, _help: HelpOption = False) -> None:
     """Show the version of PyArctic.
 
     \b
@@ -76,54 +76,54 @@ def version(as_json: JsonOption = False, _asked: HelpOption = False) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; nothing is raised."""
+    """Run the command line and return its exit code; never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = wants_json(words)
     session.debug = session.quiet = False
     try:
-        arguments, config = globals_first(words)
+        arguments, config = extract_global_options(words)
         if config is not None:
             from pyarctic.config import use
 
             use(config)
         result = typer.main.get_command(app).main(args=arguments, prog_name="arctic", standalone_mode=False)
         sys.stdout.flush()
-        code = result if isinstance(result, int) else errors.DONE
+        code = result if isinstance(result, int) else errors.SUCCESS
         if code == errors.EXIT_CODES["interrupted"]:
             raise KeyboardInterrupt
         return code
-    except (ReaderGone, BrokenPipeError):
-        # The reader (`| head`) has all it wanted. Python flushes stdout once more when it ends: let that go nowhere.
+    except (ReaderClosed, BrokenPipeError):
+        # The reader (`| head`) has closed the pipe. Python flushes stdout once more at exit: redirect that to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.DONE
+        return errors.SUCCESS
     except typer.TyperException as error:
-        return errors.tell(errors.usage_problem(_message_of(error), _help_hint(error)), as_json=as_json)
+        return errors.print_problem(errors.usage_problem(_message_of(error), _help_hint(error)), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return errors.tell(errors.problem_of(KeyboardInterrupt()), as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - whatever it is, people get one line and an exit code
-        return errors.tell(errors.problem_of(error), as_json=as_json, error=error if session.debug else None)
+        return errors.print_problem(errors.to_problem(KeyboardInterrupt()), as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - any error becomes one line and an exit code
+        return errors.print_problem(errors.to_problem(error), as_json=as_json, error=error if session.debug else None)
 
 
 def _message_of(error: typer.TyperException) -> str:
-    return error.format_message().replace(": Value error, ", ": ")  # pydantic's word for it, not ours
+    return error.format_message().replace(": Value error, ", ": ")  # a prefix that pydantic adds
 
 
 def _help_hint(error: typer.TyperException) -> str | None:
     path = getattr(getattr(error, "ctx", None), "command_path", None)
-    return f"`{path} --help` shows what it takes" if path else None
+    return f"see `{path} --help`" if path else None
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether JSON was asked for; read from the words, because an error may come before they are parsed."""
+    """Whether JSON output was requested; read from the raw arguments, because parsing them may fail."""
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    short = "--json" in words or "--format=json" in words
-    return short or ("--format", "json") in pairwise(words)
+    is_single_word = "--json" in words or "--format=json" in words
+    return is_single_word or ("--format", "json") in pairwise(words)
 
 
-def globals_first(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Let `--debug`, `--quiet` and `--config FILE` stand anywhere: flags go to the front, the file is taken out.
+def extract_global_options(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Move `--debug` and `--quiet` to the front of the arguments, and take out the file of `--config FILE`.
 
-    The file is not an option of Typer's, because Typer loads pydantic to look at any value, even for `--help`.
+    `--config` is not a Typer option, because Typer loads pydantic to convert any value, even for `--help`.
     """
     front: list[str] = []
     rest: list[str] = []
@@ -137,7 +137,7 @@ def globals_first(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
         elif word == "--config" or word.startswith("--config="):
             value = word.partition("=")[2] or next(words, "")
             if not value:
-                raise UsageError("--config needs a file", hint="arctic --config arctic.yaml table ls")
+                raise UsageError("--config requires a file", hint="arctic --config arctic.yaml table ls")
             config = Path(value)
         else:
             rest.append(word)

@@ -1,4 +1,4 @@
-"""Words that stand for more than one thing: `key=value`, and columns such as `id long required`."""
+"""Parse compound arguments: `key=value` pairs, and columns such as `id long required`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pyarctic.errors import UsageError
 _COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\S+))\s+(?P<type>.+?)(?P<required>\s+required)?\s*', re.IGNORECASE)
 
 
-def pairs(words: Sequence[str], example: str) -> dict[str, str]:
-    """`key=value` words as a mapping; a key may be named once."""
-    found: dict[str, str] = {}
+def parse_pairs(words: Sequence[str], example: str) -> dict[str, str]:
+    """Parse `key=value` words into a mapping; duplicate keys are an error."""
+    pairs: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         key = key.strip()
         if not equals or not key:
             raise UsageError(f"{word!r} is not of the form key=value", hint=f"write it as {example}")
-        if key in found:
-            raise UsageError(f"{key!r} is given twice", hint="name it once")
-        found[key] = value.strip()
-    return found
+        if key in pairs:
+            raise UsageError(f"{key!r} is given twice", hint="specify it once")
+        pairs[key] = value.strip()
+    return pairs
 
 
-def column(text: str) -> tuple[str, str, bool]:
-    """A column as people write it: its name, its type, and whether it is required."""
-    understood = _COLUMN.fullmatch(text)
-    if understood is None:
+def parse_column(text: str) -> tuple[str, str, bool]:
+    """Parse `name type [required]` into the name, the type and whether the column is required."""
+    match = _COLUMN.fullmatch(text)
+    if match is None:
         hint = 'write name and type: "id long required", "price decimal(10, 2)"'
-        raise UsageError(f"{text!r} is not a column", hint=hint)
-    name = understood["quoted"] or understood["name"]
-    return name, understood["type"], understood["required"] is not None
+        raise UsageError(f"{text!r} is not a column definition", hint=hint)
+    name = match["quoted"] or match["name"]
+    return name, match["type"], match["required"] is not None
 
 
-def names(text: str | None) -> list[str]:
-    """Names with commas between them."""
+def split_names(text: str | None) -> list[str]:
+    """Split a comma-separated list of names."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def note_unknown_properties(properties: dict[str, str]) -> None:
-    """Say which properties look like ours and are not: a misspelt name does nothing, silently."""
+    """Note properties that look like PyArctic's but are unknown: a misspelt name would be ignored silently."""
     from pyarctic.config.table_properties import unknown_properties
 
     for name, nearest in unknown_properties(properties).items():

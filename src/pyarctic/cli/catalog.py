@@ -1,4 +1,4 @@
-"""`arctic catalog`: which catalogs there are and whether they answer."""
+"""`arctic catalog`: list the configured catalogs and check whether they respond."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from typing import Annotated
 
 import typer
 
-from pyarctic.cli.checks import CHECK_COLUMNS, Check, check_catalog, worst_exit
-from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, chosen, new_group, working
+from pyarctic.cli.checks import CHECK_COLUMNS, Check, check_catalog, exit_on_fault
+from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, new_command_group, resolve_format, spinner
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 
-group = new_group("Catalogs: list them and see whether they answer.\n\n\b\nExample:\n  arctic catalog ls")
+group = new_command_group("List and check catalogs.\n\n\b\nExample:\n  arctic catalog ls")
 
 
 @group.command("ls")
 def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, wide: WideOption = False) -> None:
-    """List the catalogs that are configured.
-
-    They are not asked anything.
+    """List the configured catalogs, without connecting to them.
 
     \b
     Example:
       arctic catalog ls
     """
-    from pyarctic.config import catalog_properties, masked, origin_of
+    from pyarctic.config import catalog_origin, catalog_properties, mask_properties
     from pyarctic.iceberg.catalog import catalog_names
 
     rows = []
     for name in catalog_names():
-        shown = masked(catalog_properties(name) or {})
-        known = {field: shown.get(field) for field in ("type", "uri", "warehouse")}
-        rows.append({"name": name, **known, "origin": origin_of(name) or "pyiceberg"})
+        properties = mask_properties(catalog_properties(name) or {})
+        main_properties = {key: properties.get(key) for key in ("type", "uri", "warehouse")}
+        rows.append({"name": name, **main_properties, "origin": catalog_origin(name) or "pyiceberg"})
     columns = (
         Column("name", "Catalog", priority=0, identity=True),
         Column("type", "Type"),
@@ -40,19 +38,19 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
         Column("origin", "Declared in", priority=4),
     )
     frame = Frame(columns=columns, rows=rows, noun="catalogs", total=len(rows))
-    emit(frame, output_format=chosen(output_format, as_json), wide=wide, limit=0)
+    emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, limit=0)
 
 
 @group.command("check")
 def check(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One catalog; all without it.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Check this catalog only (default: all).")] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Ask each catalog for its databases.
+    """Check that catalogs respond, by listing their databases.
 
-    The exit code is 1 when one does not answer.
+    The exit code is 1 if a catalog does not respond.
 
     \b
     Example:
@@ -60,10 +58,10 @@ def check(
     """
     from pyarctic.iceberg.catalog import catalog_names
 
-    found: list[Check] = []
-    for each in [name] if name is not None else catalog_names():
-        with working(f"asking {each}"):
-            found.append(check_catalog(each))
-    frame = Frame(columns=CHECK_COLUMNS, rows=[one.to_dict() for one in found], noun="catalogs", total=len(found))
-    emit(frame, output_format=chosen(output_format, as_json), wide=wide, limit=0)
-    worst_exit(found)
+    checks: list[Check] = []
+    for catalog_name in [name] if name is not None else catalog_names():
+        with spinner(f"checking {catalog_name}"):
+            checks.append(check_catalog(catalog_name))
+    frame = Frame(columns=CHECK_COLUMNS, rows=[result.to_dict() for result in checks], noun="catalogs", total=len(checks))
+    emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, limit=0)
+    exit_on_fault(checks)

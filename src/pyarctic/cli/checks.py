@@ -1,4 +1,4 @@
-"""Checks of the surroundings: each one answers ok, warn or fault with a detail and what to do about it."""
+"""Checks of the environment: each returns ok, warn or fault, with a detail and a hint how to fix it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import typer
 
-from pyarctic.cli.errors import BAD_ANSWER
+from pyarctic.cli.errors import NEGATIVE_RESULT
 from pyarctic.cli.view.columns import Column
 from pyarctic.errors import ArcticError
 
 State = Literal["ok", "warn", "fault"]
-PATIENCE_SECONDS = 20.0
-"""How long a catalog may take to answer before it counts as out of reach."""
+CATALOG_TIMEOUT_SECONDS = 20.0
+"""How long a catalog may take to respond before it counts as unreachable."""
 OLDEST_PYTHON = (3, 11)
 SPARK_SERIES = "4.1"
 
@@ -32,7 +32,7 @@ CHECK_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One answer."""
+    """The result of one check."""
 
     check: str
     state: State
@@ -43,14 +43,14 @@ class Check:
         return {"check": self.check, "state": self.state, "detail": self.detail, "hint": self.hint}
 
 
-def worst_exit(checks: Iterable[Check]) -> None:
-    """End with the exit code of a bad answer when there is a fault."""
-    if any(one.state == "fault" for one in checks):
-        raise typer.Exit(BAD_ANSWER)
+def exit_on_fault(checks: Iterable[Check]) -> None:
+    """Exit with code 1 if any check is a fault."""
+    if any(check.state == "fault" for check in checks):
+        raise typer.Exit(NEGATIVE_RESULT)
 
 
-def all_checks() -> Iterator[Check]:
-    """Every check of `arctic doctor`, in the order in which one thing needs the other."""
+def run_checks() -> Iterator[Check]:
+    """Run all checks of `arctic doctor`, in the order of their dependencies."""
     yield check_python()
     for package in ("pyiceberg", "pyarrow", "polars"):
         yield check_package(package)
@@ -71,15 +71,15 @@ def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Check:
 
 
 def check_package(name: str) -> Check:
-    version = _version(name)
+    version = _installed_version(name)
     if version is None:
         return Check(check=name, state="fault", detail="not installed", hint=f"pip install {name}")
     return Check(check=name, state="ok", detail=version)
 
 
 def check_pyspark() -> Check:
-    version = _version("pyspark")
-    hint = f'pip install "pyspark~={SPARK_SERIES}.0"; only work on Spark needs it'
+    version = _installed_version("pyspark")
+    hint = f'pip install "pyspark~={SPARK_SERIES}.0"; required for Spark only'
     if version is None:
         return Check(check="pyspark", state="warn", detail="not installed", hint=hint)
     if version.split(".")[:2] != SPARK_SERIES.split("."):
@@ -88,14 +88,14 @@ def check_pyspark() -> Check:
 
 
 def check_java() -> Check:
-    """Only Spark needs Java, so its absence is no fault."""
+    """Check for Java. Only Spark needs it, so a missing Java is a warning."""
     from pyarctic.spark import find_java
 
     try:
-        found = find_java()
+        java = find_java()
     except ArcticError as error:
         return Check(check="java", state="warn", detail=str(error), hint=error.hint)
-    return Check(check="java", state="ok", detail=f"{found.major}, {found.executable} ({found.origin})")
+    return Check(check="java", state="ok", detail=f"{java.major}, {java.executable} ({java.origin})")
 
 
 def check_cache() -> Check:
@@ -107,8 +107,8 @@ def check_cache() -> Check:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        detail = f"{folder} cannot be written: {error.strerror or error}"
-        return Check(check="cache", state="fault", detail=detail, hint="set ARCTIC_CACHE to a folder you may write to")
+        detail = f"{folder} is not writable: {error.strerror or error}"
+        return Check(check="cache", state="fault", detail=detail, hint="set ARCTIC_CACHE to a writable folder")
     return Check(check="cache", state="ok", detail=str(folder))
 
 
@@ -120,7 +120,7 @@ def check_config() -> Check:
     except ArcticError as error:
         return Check(check="config", state="fault", detail=str(error), hint=error.hint)
     if config.source is None:
-        return Check(check="config", state="ok", detail="no arctic.yaml; catalogs come from PyIceberg's configuration")
+        return Check(check="config", state="ok", detail="no arctic.yaml; using the catalogs of PyIceberg's configuration")
     count = len(config.catalogs)
     return Check(check="config", state="ok", detail=f"{config.source}, {count} catalog{'' if count == 1 else 's'}")
 
@@ -137,12 +137,12 @@ def check_catalogs() -> Iterator[Check]:
 
 
 def check_catalog(name: str) -> Check:
-    """Whether the catalog lists its databases."""
-    from pyarctic.config import masked_text
+    """Check that the catalog responds, by listing its databases."""
+    from pyarctic.config import mask_text
 
-    answer: list[Check] = []
+    results: list[Check] = []
 
-    def ask() -> None:
+    def list_databases() -> None:
         from pyarctic.iceberg.catalog import open_catalog, translate_catalog_errors
 
         try:
@@ -150,27 +150,29 @@ def check_catalog(name: str) -> Check:
             with translate_catalog_errors(name):
                 count = len(catalog.list_namespaces())
         except ArcticError as error:
-            detail = masked_text(str(error))
-            answer.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
-        except Exception as error:  # noqa: BLE001 - what a strange catalog raises is the finding
-            detail = masked_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
-            hint = "look at its address and credentials: `arctic catalog ls --wide`"
-            answer.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=hint))
+            detail = mask_text(str(error))
+            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
+        except Exception as error:  # noqa: BLE001 - whatever the catalog raises is the result
+            detail = mask_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            hint = "check its address and credentials: `arctic catalog ls --wide`"
+            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=hint))
         else:
-            detail = f"answers; {count} database{'' if count == 1 else 's'}"
-            answer.append(Check(check=f"catalog {name}", state="ok", detail=detail))
+            detail = f"responds; {count} database{'' if count == 1 else 's'}"
+            results.append(Check(check=f"catalog {name}", state="ok", detail=detail))
 
-    # A daemon thread, because a connection that hangs has no time limit of its own and must not hold up the others.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE_SECONDS)
-    if answer:
-        return answer[0]
-    detail = f"no answer within {PATIENCE_SECONDS:.0f} s"
-    return Check(check=f"catalog {name}", state="fault", detail=detail, hint="is the address right and reachable?")
+    # A daemon thread, because a hanging connection has no timeout of its own and must not block the other checks.
+    thread = threading.Thread(target=list_databases, daemon=True)
+    thread.start()
+    thread.join(CATALOG_TIMEOUT_SECONDS)
+    if results:
+        return results[0]
+    detail = f"no response within {CATALOG_TIMEOUT_SECONDS:.0f} s"
+    return Check(
+        check=f"catalog {name}", state="fault", detail=detail, hint="check that its address is correct and reachable"
+    )
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`arctic table create` and `drop`: a table comes, a table goes."""
+"""`arctic table create` and `drop`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pyarctic.cli.arguments import column, names, note_unknown_properties, pairs
+from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs, split_names
 from pyarctic.cli.session import (
     DryRunOption,
     Format,
@@ -15,14 +15,14 @@ from pyarctic.cli.session import (
     JsonOption,
     TableArgument,
     YesOption,
-    chosen,
     confirm,
     note,
-    working,
+    resolve_format,
+    spinner,
 )
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit, emit_details
-from pyarctic.cli.view.table_page import sections
+from pyarctic.cli.view.table_page import render_table_page
 from pyarctic.errors import Damaged, UsageError
 from pyarctic.units import format_bytes, format_count
 
@@ -41,32 +41,33 @@ def create(
     name: TableArgument,
     columns: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="TEXT", help="A column: name, type, maybe `required`. Once for each."),
+        typer.Option("--column", metavar="TEXT", help="A column: name, type, optionally `required`. Can be repeated."),
     ] = None,
     like: Annotated[
-        str | None, typer.Option("--like", metavar="FILE", help="Columns as in this Parquet file, instead of --column.")
+        str | None, typer.Option("--like", metavar="FILE", help="Take the columns of this Parquet file instead of --column.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="A,B", help="The primary key, in order; without it the table is unkeyed.")
+        str | None,
+        typer.Option("--key", metavar="A,B", help="Primary key columns, in order; without it the table is unkeyed."),
     ] = None,
     partition_by: Annotated[
         list[str] | None,
-        typer.Option("--partition-by", metavar="TEXT", help="A column, day(column), bucket(16, column) … Once for each."),
+        typer.Option("--partition-by", metavar="TEXT", help="A column, day(column), bucket(16, column) … Can be repeated."),
     ] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="A table property. Once for each.")
+        list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="A table property. Can be repeated.")
     ] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a table; with a key it is keyed: it takes changes and reads as one row per key.
+    """Create a table. With --key it is keyed: it accepts upserts and deletes and reads as one row per key.
 
     \b
     Example:
       arctic table create demo.shop.orders --column "id long required" --column "amount decimal(10, 2)" --key id
 
     Types are boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, uuid, fixed[n],
-    binary. Its database is made if there is none.
+    binary. The database is created if it does not exist.
     """
     from pyarctic import create_table
     from pyarctic.tables import TableAdvice, schema_of
@@ -74,27 +75,29 @@ def create(
 
     if (like is None) == (not columns):
         raise UsageError("a table needs columns, from --column or from --like", hint='--column "id long required"')
-    told = pairs(properties or (), "--property write.target-file-size-bytes=134217728")
-    schema: Any = schema_of([column(text) for text in columns or ()]) if like is None else infer_schema(like)
-    with warnings.catch_warnings(record=True) as advice, working(f"making {name}"):
+    table_properties = parse_pairs(properties or (), "--property write.target-file-size-bytes=134217728")
+    schema: Any = schema_of([parse_column(text) for text in columns or ()]) if like is None else infer_schema(like)
+    with warnings.catch_warnings(record=True) as advice, spinner(f"creating {name}"):
         warnings.simplefilter("always", TableAdvice)
-        summary = create_table(name, schema, names(key), partition_by or (), told).summary()
-    emit_details(summary, list(sections(summary)), output_format=chosen(output_format, as_json), absolute=False)
+        summary = create_table(name, schema, split_names(key), partition_by or (), table_properties).summary()
+    emit_details(
+        summary, list(render_table_page(summary)), output_format=resolve_format(output_format, as_json), absolute=False
+    )
     for warning in advice:
         if issubclass(warning.category, TableAdvice):
             note(str(warning.message))
-    note_unknown_properties(told)
+    note_unknown_properties(table_properties)
 
 
 def drop(
     name: TableArgument,
-    purge: Annotated[bool, typer.Option("--purge", help="Delete its files as well.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its files too.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop a table with all its stores; its files stay unless --purge.
+    """Drop a table with all its stores. Its files are kept unless --purge is given.
 
     \b
     Example:
@@ -102,21 +105,21 @@ def drop(
     """
     from pyarctic import drop_table
 
-    with working(f"reading {name}"):
-        facts = _what_goes(name)
+    with spinner(f"reading {name}"):
+        facts = _describe_contents(name)
     facts |= {"purge": purge, "dropped": False}
     if not dry_run:
-        confirm(_told(facts), yes=yes)
-        with working(f"dropping {name}"):
+        confirm(_confirmation_text(facts), yes=yes)
+        with spinner(f"dropping {name}"):
             drop_table(name, purge=purge)
         facts["dropped"] = True
-    emit(Frame(columns=DROP_COLUMNS, rows=[facts], document=facts), output_format=chosen(output_format, as_json))
+    emit(Frame(columns=DROP_COLUMNS, rows=[facts], document=facts), output_format=resolve_format(output_format, as_json))
     if dry_run:
         note("dry run: nothing was changed")
 
 
-def _what_goes(name: str) -> dict[str, Any]:
-    """What a table is made of. One that cannot be read any more can still be dropped."""
+def _describe_contents(name: str) -> dict[str, Any]:
+    """Describe what will be dropped. A table that cannot be read any more can still be dropped."""
     from pyarctic.tables import open_table
 
     try:
@@ -135,9 +138,9 @@ def _what_goes(name: str) -> dict[str, Any]:
     }
 
 
-def _told(facts: dict[str, Any]) -> str:
-    files = "" if facts["files"] is None else f"{format_count(facts['files'])} files of {format_bytes(facts['bytes'])} "
-    what = f"the {facts['kind']} table {facts['table']}" if facts["kind"] else f"the table {facts['table']}"
-    if not files:
-        return f"{what} goes, {'with' if facts['purge'] else 'without'} its files"
-    return f"{what} goes, its {files}{'are deleted' if facts['purge'] else 'stay'}"
+def _confirmation_text(facts: dict[str, Any]) -> str:
+    table = f"the {facts['kind']} table {facts['table']}" if facts["kind"] else f"the table {facts['table']}"
+    files = "files"
+    if facts["files"] is not None:
+        files = f"{format_count(facts['files'])} files of {format_bytes(facts['bytes'])}"
+    return f"{table} will be dropped, its {files} will be {'deleted' if facts['purge'] else 'kept'}"

@@ -1,25 +1,25 @@
-"""`arctic doctor`: one line per check."""
+"""`arctic doctor`: check the environment."""
 
 from __future__ import annotations
 
-from pyarctic.cli.checks import CHECK_COLUMNS, all_checks, worst_exit
-from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, chosen, working
+from pyarctic.cli.checks import CHECK_COLUMNS, exit_on_fault, run_checks
+from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, resolve_format, spinner
 from pyarctic.cli.view.output import Frame, emit
 
 
 def doctor(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, wide: WideOption = False) -> None:
-    """Check versions, configuration, catalogs and Java.
+    """Check versions, Java, the configuration and the catalogs.
 
     \b
     Example:
       arctic doctor
 
-    The exit code is 1 when there is a fault.
+    The exit code is 1 if there is a fault.
     """
-    with working("checking"):
-        found = list(all_checks())
-    counts = {state: sum(one.state == state for one in found) for state in ("warn", "fault")}
-    remark = f"{counts['warn']} to look at, {counts['fault']} at fault"
-    frame = Frame(columns=CHECK_COLUMNS, rows=[one.to_dict() for one in found], noun="checks", remark=remark)
-    emit(frame, output_format=chosen(output_format, as_json), wide=wide, limit=0)
-    worst_exit(found)
+    with spinner("checking"):
+        checks = list(run_checks())
+    counts = {state: sum(check.state == state for check in checks) for state in ("warn", "fault")}
+    remark = f"{counts['warn']} warnings, {counts['fault']} faults"
+    frame = Frame(columns=CHECK_COLUMNS, rows=[check.to_dict() for check in checks], noun="checks", remark=remark)
+    emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, limit=0)
+    exit_on_fault(checks)

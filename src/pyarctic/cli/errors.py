@@ -1,7 +1,7 @@
-"""Errors on the command line: one table from code to exit code, and one way of telling them.
+"""Errors on the command line: the exit code of each error code, and how errors are printed.
 
-An error is told on stderr in three parts: what happened with the stable code in brackets, the facts, and a hint. With
-`--json` it is one JSON line instead. Tracebacks appear with `--debug` only.
+An error is printed to stderr in three parts: the message with the stable code in brackets, the facts, and a hint. With
+`--json` it is one JSON line instead. Tracebacks are printed with `--debug` only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from pyarctic.errors import ArcticError
 
-DONE = 0
-BAD_ANSWER = 1
-"""The command ran, but the answer is bad: doctor found a fault, a catalog does not answer."""
+SUCCESS = 0
+NEGATIVE_RESULT = 1
+"""The command ran, but the result is negative: a check or a task failed, a catalog does not respond."""
 
 EXIT_CODES: Mapping[str, int] = MappingProxyType(
     {
@@ -38,12 +38,12 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
 
 
 def exit_code(code: str) -> int:
-    """The exit code of an error; a code this table does not know yet counts as internal."""
+    """Return the exit code of an error code; codes that are not in the table count as internal."""
     return EXIT_CODES.get(code, EXIT_CODES["internal"])
 
 
-def problem_of(error: BaseException) -> dict[str, Any]:
-    """Any exception in the shape of `ArcticError.to_dict()`."""
+def to_problem(error: BaseException) -> dict[str, Any]:
+    """Convert any exception to the form of `ArcticError.to_dict()`."""
     if isinstance(error, ArcticError):
         return error.to_dict()
     if isinstance(error, KeyboardInterrupt):
@@ -51,14 +51,14 @@ def problem_of(error: BaseException) -> dict[str, Any]:
     detail = " ".join(str(error).split())
     return _problem(
         "internal",
-        "PyArctic met something it did not expect",
+        "PyArctic encountered an unexpected error",
         f"{type(error).__name__}: {detail}" if detail else type(error).__name__,
         "run again with --debug for the traceback",
     )
 
 
 def usage_problem(message: str, hint: str | None) -> dict[str, Any]:
-    """What the parser of arguments refused, in the shape of `ArcticError.to_dict()`."""
+    """Return an error of the argument parser in the form of `ArcticError.to_dict()`."""
     return _problem("usage", "The request is not valid", message, hint)
 
 
@@ -66,14 +66,14 @@ def _problem(code: str, title: str, detail: str, hint: str | None) -> dict[str, 
     return {"code": code, "title": title, "detail": detail, "hint": hint, "retryable": False, "facts": {}}
 
 
-def tell(problem: Mapping[str, Any], *, as_json: bool, error: BaseException | None = None) -> int:
-    """Tell the problem on stderr and return the exit code; `error` adds its traceback."""
-    from pyarctic.config import masked_text
+def print_problem(problem: Mapping[str, Any], *, as_json: bool, error: BaseException | None = None) -> int:
+    """Print the problem to stderr and return the exit code; `error` adds its traceback."""
+    from pyarctic.config import mask_text
 
     if error is not None:
-        sys.stderr.write(masked_text("".join(traceback.format_exception(error))))
-    facts = {key: masked_text(value) if isinstance(value, str) else value for key, value in problem["facts"].items()}
-    detail = masked_text(problem["detail"])
+        sys.stderr.write(mask_text("".join(traceback.format_exception(error))))
+    facts = {key: mask_text(value) if isinstance(value, str) else value for key, value in problem["facts"].items()}
+    detail = mask_text(problem["detail"])
     if as_json:
         sys.stderr.write(json.dumps({**problem, "detail": detail, "facts": facts}) + "\n")
         return exit_code(problem["code"])
@@ -84,7 +84,7 @@ def tell(problem: Mapping[str, Any], *, as_json: bool, error: BaseException | No
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble(("error", "bold red"), f"[{problem['code']}]: ", (detail, "bold")))
     for key, value in facts.items():
-        # What the first line already says is not worth a second one.
+        # Facts that the first line already contains are not repeated.
         if str(value) not in detail:
             console.print(Text(f"  {key.replace('_', ' ')}: {value}"))
     if problem["hint"]:

@@ -1,4 +1,4 @@
-"""`arctic table scan` and `changes`: rows of a table, and what became of them, streamed batch by batch."""
+"""`arctic table scan` and `changes`: the rows and the changes of a table, streamed batch by batch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pyarctic.cli.session import (
     SnapshotOption,
     TableArgument,
     WideOption,
-    chosen,
-    working,
+    resolve_format,
+    spinner,
 )
-from pyarctic.cli.table import at_most_one
+from pyarctic.cli.table import require_at_most_one
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pyarctic.tables import RowScan
 
 
-CHANGE_FACTS = ("_change_action", "_transaction_id", "_file_offset")
+CHANGE_METADATA_COLUMNS = ("_change_action", "_transaction_id", "_file_offset")
 
 
 class ScanStore(enum.StrEnum):
-    """Which rows of a keyed table."""
+    """Which rows of a keyed table to read."""
 
     MERGED = "merged"
     BASE = "base"
@@ -45,16 +45,17 @@ class ScanStore(enum.StrEnum):
 def scan(
     name: TableArgument,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only rows for which this holds.")] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only matching rows.")] = None,
     store: Annotated[
-        ScanStore, typer.Option("--store", help="Of a keyed table: one row per key, what is merged so far, or the changes.")
+        ScanStore,
+        typer.Option("--store", help="Keyed tables: merged rows (one per key), the base store, or the change store."),
     ] = ScanStore.MERGED,
     snapshot: SnapshotOption = None,
     ref: RefOption = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="As the table was then: ISO 8601, UTC unless it says.")
+        str | None, typer.Option("--as-of", metavar="TIME", help="As of this time: ISO 8601, UTC unless it has an offset.")
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     limit: LimitOption = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
@@ -68,30 +69,29 @@ def scan(
     """
     from pyarctic.tables import open_table
 
-    at_most_one(snapshot=snapshot, ref=ref, as_of=as_of)
+    require_at_most_one(snapshot=snapshot, ref=ref, as_of=as_of)
     names = None if columns is None else [part.strip() for part in columns.split(",") if part.strip()]
-    when = None if as_of is None else parse_instant(as_of)
-    with working(f"planning the scan of {name}"):
+    timestamp = None if as_of is None else parse_timestamp(as_of)
+    with spinner(f"planning the scan of {name}"):
         table = open_table(name)
-        found = table.scan(columns=names, where=where, snapshot_id=snapshot, ref=ref, as_of=when, store=store.value)
-    chosen_format = chosen(output_format, as_json)
+        row_scan = table.scan(columns=names, where=where, snapshot_id=snapshot, ref=ref, as_of=timestamp, store=store.value)
+    resolved_format = resolve_format(output_format, as_json)
     if count:
-        with working(f"counting the rows of {name}"):
-            rows = found.count()
-        total = {"count": rows}
+        with spinner(f"counting the rows of {name}"):
+            total = {"count": row_scan.count()}
         column = Column("count", "Rows", "count", identity=True)
-        # A heading above one number is noise.
-        bare = Format.NAME if chosen_format is Format.TABLE else chosen_format
-        emit(Frame(columns=(column,), rows=[total], document=total), output_format=bare)
+        # A single number needs no header.
+        count_format = Format.NAME if resolved_format is Format.TABLE else resolved_format
+        emit(Frame(columns=(column,), rows=[total], document=total), output_format=count_format)
         return
-    frame = Frame(columns=_columns(found.schema), rows=_rows(found), noun="rows")
-    emit(frame, output_format=chosen_format, wide=wide, absolute=True, limit=limit)
+    frame = Frame(columns=_data_columns(row_scan.schema), rows=_rows(row_scan), noun="rows")
+    emit(frame, output_format=resolved_format, wide=wide, absolute=True, limit=limit)
 
 
 def changes(
     name: TableArgument,
     since: Annotated[
-        int | None, typer.Option("--since", metavar="SNAPSHOT", help="Only those after this snapshot of the change store.")
+        int | None, typer.Option("--since", metavar="SNAPSHOT", help="Only changes after this snapshot of the change store.")
     ] = None,
     limit: LimitOption = None,
     output_format: FormatOption = Format.TABLE,
@@ -104,49 +104,51 @@ def changes(
     Example:
       arctic table changes demo.shop.orders --limit 10
 
-    They are what was inserted and deleted since the change store was last cleaned. `table snapshots --store change`
-    lists what --since can name.
+    These are the rows inserted and deleted since the change store was last cleaned. `table snapshots --store change`
+    lists the snapshots for --since.
     """
     from pyarctic.tables import open_table
 
-    with working(f"reading {name}"):
-        found = open_table(name).changes(since=since)
-    told = {column.name: column for column in _columns(found.schema)}
-    # What happened comes first, for people who read from the left.
-    first = tuple(replace(told[fact], priority=0) for fact in CHANGE_FACTS)
-    frame = Frame(columns=(*first, *(told[n] for n in told if n not in CHANGE_FACTS)), rows=_rows(found), noun="changes")
-    emit(frame, output_format=chosen(output_format, as_json), wide=wide, absolute=True, limit=limit)
+    with spinner(f"reading {name}"):
+        change_scan = open_table(name).changes(since=since)
+    columns = {column.name: column for column in _data_columns(change_scan.schema)}
+    # The kind of change comes first: people read from the left.
+    metadata_columns = [replace(columns.pop(name), priority=0) for name in CHANGE_METADATA_COLUMNS]
+    frame = Frame(columns=(*metadata_columns, *columns.values()), rows=_rows(change_scan), noun="changes")
+    emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, absolute=True, limit=limit)
 
 
-def parse_instant(text: str) -> datetime:
-    """An instant as people type it; without an offset it is UTC."""
+def parse_timestamp(text: str) -> datetime:
+    """Parse an ISO 8601 timestamp; without an offset it is UTC."""
     try:
-        when = datetime.fromisoformat(text.strip())
+        timestamp = datetime.fromisoformat(text.strip())
     except ValueError as error:
         hint = "write it as 2026-01-31, 2026-01-31T09:30 or 2026-01-31T09:30:00+02:00"
         raise UsageError(f"--as-of {text!r} is not a time", hint=hint) from error
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
 
 
-def _columns(schema: Any) -> tuple[Column, ...]:
-    """Columns of data are shown as they are; on a narrow terminal the last ones go first, the very first stays."""
+def _data_columns(schema: Any) -> tuple[Column, ...]:
+    """The columns of the data; on a narrow terminal the last ones are dropped first, and the first is always kept."""
     return tuple(
-        Column(field.name, field.name, "number" if _numeric(field.type) else "text", priority=min(place, 1))
-        for place, field in enumerate(schema)
+        Column(field.name, field.name, "number" if _is_numeric(field.type) else "text", priority=min(index, 1))
+        for index, field in enumerate(schema)
     )
 
 
-def _numeric(arrow_type: Any) -> bool:
+def _is_numeric(arrow_type: Any) -> bool:
     return str(arrow_type).startswith(("int", "uint", "half", "float", "double", "decimal"))
 
 
-def _rows(found: RowScan) -> Iterator[dict[str, Any]]:
-    """Rows, batch by batch; nanosecond timestamps as text, since Python's datetime would lose their last digits."""
-    fine = [(place, field.name) for place, field in enumerate(found.schema) if str(field.type).startswith("timestamp[ns")]
-    for batch in found.batches():
-        for place, name in fine:
-            batch = batch.set_column(place, name, batch.column(place).cast("string"))
+def _rows(scan: RowScan) -> Iterator[dict[str, Any]]:
+    """Yield the rows batch by batch; nanosecond timestamps as text, because Python's datetime has microseconds only."""
+    nanosecond_columns = [
+        (index, field.name) for index, field in enumerate(scan.schema) if str(field.type).startswith("timestamp[ns")
+    ]
+    for batch in scan.batches():
+        for index, name in nanosecond_columns:
+            batch = batch.set_column(index, name, batch.column(index).cast("string"))
         for row in batch.to_pylist():
-            for _, name in fine:
+            for _, name in nanosecond_columns:
                 row[name] = row[name] and row[name].replace(" ", "T", 1)
             yield row

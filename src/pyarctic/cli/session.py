@@ -1,4 +1,4 @@
-"""What one run of the command was told for all its parts: quiet, debug, and the options every data command has."""
+"""Global flags of one invocation, options that many commands share, and notes, prompts and spinners on stderr."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from pyarctic.cli.errors import BAD_ANSWER
+from pyarctic.cli.errors import NEGATIVE_RESULT
 from pyarctic.errors import UsageError
 
 
 @dataclass(slots=True)
 class Session:
-    """Flags before the noun; set once per run by the root command."""
+    """Global flags; set by the root command."""
 
     quiet: bool = False
     debug: bool = False
@@ -28,7 +28,7 @@ session = Session()
 
 
 class Format(enum.StrEnum):
-    """How data is written on stdout."""
+    """How data is written to stdout."""
 
     TABLE = "table"
     JSON = "json"
@@ -37,42 +37,40 @@ class Format(enum.StrEnum):
     NAME = "name"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="How to write the data; `name` gives identifiers only.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
-WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the terminal.")]
-AbsoluteOption = Annotated[bool, typer.Option("--absolute", help="Show instants rather than ages.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format; `name` prints identifiers only.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, even if they do not fit the terminal.")]
+AbsoluteOption = Annotated[bool, typer.Option("--absolute", help="Show timestamps instead of ages.")]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", min=0, help="Rows at most; 0 is all. Without it 50 for people, all for machines."),
+    typer.Option("--limit", min=0, help="Maximum number of rows; 0 is all (default: 50 for table and markdown, else all)."),
 ]
 SnapshotOption = Annotated[int | None, typer.Option("--snapshot", metavar="ID", help="As of this snapshot.")]
 RefOption = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="As of this branch or tag.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.database.table", show_default=False)]
-
-
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 class StoreName(enum.StrEnum):
-    """Which store of a keyed table."""
+    """A store of a keyed table."""
 
     BASE = "base"
     CHANGE = "change"
 
 
-StoreOption = Annotated[StoreName, typer.Option("--store", help="Of a keyed table: the merged rows, or the changes.")]
+StoreOption = Annotated[StoreName, typer.Option("--store", help="Keyed tables: the base store or the change store.")]
 
 
-def chosen(output_format: Format, as_json: bool) -> Format:
-    """The format after `--json` had its say; another format beside it is refused rather than dropped."""
+def resolve_format(output_format: Format, as_json: bool) -> Format:
+    """Combine `--format` and `--json`; `--json` with another format is an error."""
     if as_json and output_format not in (Format.TABLE, Format.JSON):
-        raise UsageError(f"--json and --format {output_format} cannot be combined", hint="name one format")
+        raise UsageError(f"--json and --format {output_format} cannot be combined", hint="choose one format")
     return Format.JSON if as_json else output_format
 
 
 def note(text: str, *, style: str | None = None) -> None:
-    """One line for people, on stderr; `--quiet` drops it."""
+    """Print one line to stderr, unless `--quiet`."""
     if session.quiet:
         return
     from rich.console import Console
@@ -83,27 +81,27 @@ def note(text: str, *, style: str | None = None) -> None:
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Go on only if `--yes` was given or somebody at a terminal types yes. Nobody else is asked."""
+    """Continue only with `--yes` or if the user types yes at the prompt; without a terminal there is no prompt."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{what}, if that is confirmed", hint="add --yes to do it, or --dry-run to look first")
-    answer: str = typer.prompt(f"{what}. Type yes to do it", default="no", show_default=False, err=True)
+        raise UsageError(f"{what}; this needs confirmation", hint="add --yes to confirm, or --dry-run for a preview")
+    answer: str = typer.prompt(f"{what}. Type yes to continue", default="no", show_default=False, err=True)
     if answer.strip().lower() != "yes":
         note("not confirmed: nothing was changed")
-        raise typer.Exit(BAD_ANSWER)
+        raise typer.Exit(NEGATIVE_RESULT)
 
 
-def progress_wanted() -> bool:
-    """Whether somebody sits before stderr who wants to see work go on."""
+def shows_progress() -> bool:
+    """Whether progress is shown: stderr is a terminal and progress is not switched off."""
     quiet = session.quiet or bool(os.environ.get("ARCTIC_NO_PROGRESS")) or os.environ.get("TERM") == "dumb"
     return not quiet and sys.stderr.isatty()
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while long work goes on; nothing at all off a terminal."""
-    if not progress_wanted():
+def spinner(what: str) -> Iterator[None]:
+    """Show a spinner on stderr while work is going on; does nothing without a terminal."""
+    if not shows_progress():
         yield
         return
     from rich.console import Console
@@ -119,20 +117,20 @@ def _show_help(context: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-# Typer's own `--help` is no plain flag: looking at it loads pydantic, even when it is not given.
+# Typer's own `--help` is not a plain flag: it loads pydantic even when it is not given.
 HelpOption = Annotated[bool, typer.Option("--help", is_eager=True, callback=_show_help, help="Show this message and exit.")]
 
 
-def _list_verbs(context: typer.Context, _asked: HelpOption = False) -> None:
+def _list_commands(context: typer.Context, _help: HelpOption = False) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-def new_group(text: str) -> typer.Typer:
-    """A noun: plain help (quick, no boxes), verbs listed when none is given."""
+def new_command_group(text: str) -> typer.Typer:
+    """Create a command group with plain help (fast, no boxes), which lists its commands when none is given."""
     return typer.Typer(
         help=text,
-        callback=_list_verbs,
+        callback=_list_commands,
         invoke_without_command=True,
         rich_markup_mode=None,
         add_completion=False,

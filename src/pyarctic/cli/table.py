@@ -1,4 +1,4 @@
-"""`arctic table`: what tables there are and what they are made of."""
+"""`arctic table`: list tables, and show their files, partitions and snapshots."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from pyarctic.cli.session import (
     AbsoluteOption,
+    DryRunOption,
     Format,
     FormatOption,
     JsonOption,
@@ -21,22 +22,24 @@ from pyarctic.cli.session import (
     StoreOption,
     TableArgument,
     WideOption,
-    chosen,
-    new_group,
+    new_command_group,
     note,
-    working,
+    resolve_format,
+    spinner,
 )
 from pyarctic.cli.view.columns import WIDE_ONLY, Column
 from pyarctic.cli.view.output import Frame, emit, emit_details
-from pyarctic.cli.view.table_page import sections
+from pyarctic.cli.view.table_page import render_table_page
 from pyarctic.errors import UsageError
 from pyarctic.units import format_bytes
 
-group = new_group("Tables: make them, write and read them, look inside.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'")
+group = new_command_group(
+    "Create, write, read, inspect and optimize tables.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'"
+)
 
 
 class _DataFrame(Protocol):
-    """As much of the library's frames as is needed to list them; which library makes them is not known here."""
+    """The part of a data frame that is needed to print it; the CLI does not depend on Polars."""
 
     @property
     def columns(self) -> list[str]: ...
@@ -46,7 +49,7 @@ class _DataFrame(Protocol):
 
 
 class Content(enum.StrEnum):
-    """Which files of a table."""
+    """The content of a file."""
 
     DATA = "data"
     POSITION_DELETES = "position-deletes"
@@ -121,17 +124,17 @@ def ls(
     from pyarctic.iceberg.catalog import catalog_names
     from pyarctic.tables import list_tables
 
-    with working("asking the catalogs"):
+    with spinner("listing tables"):
         names = list_tables(pattern)
     remark = None
     if not names and not catalog_names():
-        remark = "no catalog is configured, `arctic doctor` tells more"
+        remark = "no catalog is configured, see `arctic doctor`"
     elif not names and pattern is not None:
-        remark = f"none matches {pattern!r}, which has to fit the full name: 'demo.*', '*.orders'"
+        remark = f"none matches {pattern!r}; patterns match the full name: 'demo.*', '*.orders'"
     columns = (Column("name", "Table", priority=0, identity=True),)
     frame = Frame(columns=columns, rows=[{"name": name} for name in names], noun="tables", remark=remark)
-    # A name is short and leaving some off would mislead: all of them, for people too.
-    emit(frame, output_format=chosen(output_format, as_json), wide=wide, limit=0)
+    # Names are short and an incomplete list would be misleading: always print all of them.
+    emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, limit=0)
 
 
 @group.command("show")
@@ -141,7 +144,7 @@ def show(
     as_json: JsonOption = False,
     absolute: AbsoluteOption = False,
 ) -> None:
-    """Show one table: schema, layout, size and properties.
+    """Show the schema, size and properties of a table.
 
     \b
     Example:
@@ -149,15 +152,17 @@ def show(
     """
     from pyarctic.tables import open_table
 
-    with working(f"reading {name}"):
+    with spinner(f"reading {name}"):
         summary = open_table(name).summary()
-    emit_details(summary, list(sections(summary)), output_format=chosen(output_format, as_json), absolute=absolute)
+    emit_details(
+        summary, list(render_table_page(summary)), output_format=resolve_format(output_format, as_json), absolute=absolute
+    )
 
 
 @group.command("files")
 def files(
     name: TableArgument,
-    content: Annotated[Content | None, typer.Option("--content", help="Only files of this content.")] = None,
+    content: Annotated[Content | None, typer.Option("--content", help="Only files with this content.")] = None,
     store: StoreOption = StoreName.BASE,
     snapshot: SnapshotOption = None,
     ref: RefOption = None,
@@ -174,8 +179,8 @@ def files(
     """
     from pyarctic.tables import KeyedTable, open_table
 
-    at_most_one(snapshot=snapshot, ref=ref)
-    with working(f"listing the files of {name}"):
+    require_at_most_one(snapshot=snapshot, ref=ref)
+    with spinner(f"listing the files of {name}"):
         table = open_table(name)
         kind = content.value if content else None
         frame = table.files(snapshot_id=snapshot, ref=ref, content=kind, store=store.value)
@@ -185,8 +190,8 @@ def files(
     noun = "files" if content is None else f"{content.value} files"
     remark = f"{format_bytes(int(frame['file_size_bytes'].sum() or 0))} under {folder}"
     emit(
-        _listed(frame, columns, noun, remark=remark),
-        output_format=chosen(output_format, as_json),
+        _to_frame(frame, columns, noun, remark=remark),
+        output_format=resolve_format(output_format, as_json),
         wide=wide,
         limit=limit,
     )
@@ -202,7 +207,7 @@ def partitions(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """List the partitions of a table with their files and deletes.
+    """List partitions with their files and deletes.
 
     \b
     Example:
@@ -210,12 +215,12 @@ def partitions(
     """
     from pyarctic.tables import open_table
 
-    at_most_one(snapshot=snapshot, ref=ref)
-    with working(f"listing the partitions of {name}"):
+    require_at_most_one(snapshot=snapshot, ref=ref)
+    with spinner(f"listing the partitions of {name}"):
         frame = open_table(name).partitions(snapshot_id=snapshot, ref=ref)
     emit(
-        _listed(frame, PARTITION_COLUMNS, "partitions"),
-        output_format=chosen(output_format, as_json),
+        _to_frame(frame, PARTITION_COLUMNS, "partitions"),
+        output_format=resolve_format(output_format, as_json),
         wide=wide,
         limit=limit,
     )
@@ -239,36 +244,38 @@ def snapshots(
     """
     from pyarctic.tables import open_table
 
-    with working(f"reading {name}"):
+    with spinner(f"reading {name}"):
         frame = open_table(name).snapshots(store=store.value).reverse()
     emit(
-        _listed(frame, SNAPSHOT_COLUMNS, "snapshots"),
-        output_format=chosen(output_format, as_json),
+        _to_frame(frame, SNAPSHOT_COLUMNS, "snapshots"),
+        output_format=resolve_format(output_format, as_json),
         wide=wide,
         absolute=absolute,
         limit=limit,
     )
 
 
-def at_most_one(**options: object) -> None:
-    """Refuse options that contradict each other."""
+def require_at_most_one(**options: object) -> None:
+    """Raise an error if more than one of these options is given."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="name one point in time")
+        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="choose one point in time")
 
 
-def _listed(frame: _DataFrame, known: Sequence[Column], noun: str, remark: str | None = None) -> Frame:
-    """A frame of the library for the port: columns known here first, any further ones after them."""
+def _to_frame(frame: _DataFrame, known: Sequence[Column], noun: str, remark: str | None = None) -> Frame:
+    """Convert a data frame for output: known columns first, then any others, which are shown with `--wide` only."""
     names = set(frame.columns)
-    listed = {column.name for column in known}
-    further = (Column(name, name, _kind(name), priority=WIDE_ONLY) for name in frame.columns if name not in listed)
-    columns = (*(column for column in known if column.name in names), *further)
-    rows = (row for piece in frame.iter_slices(4096) for row in piece.iter_rows(named=True))
+    known_names = {column.name for column in known}
+    others = (
+        Column(name, name, _column_kind(name), priority=WIDE_ONLY) for name in frame.columns if name not in known_names
+    )
+    columns = (*(column for column in known if column.name in names), *others)
+    rows = (row for batch in frame.iter_slices(4096) for row in batch.iter_rows(named=True))
     return Frame(columns=columns, rows=rows, noun=noun, total=frame.height, remark=remark)
 
 
-def _kind(name: str) -> Any:
-    """The kind of a column by the naming rule of the project."""
+def _column_kind(name: str) -> Any:
+    """Infer the kind of a column from its name (`_bytes`, `_at`, …)."""
     if name.endswith("_bytes"):
         return "bytes"
     if name.endswith("_at"):
@@ -280,11 +287,11 @@ def _kind(name: str) -> Any:
 def rewrite_manifests(
     name: TableArgument,
     everything: Annotated[bool, typer.Option("--all", help="Rewrite large manifests too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: DryRunOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small manifests and sort them by partition; data files stay as they are.
+    """Merge small manifests and sort them by partition. Data files are not changed.
 
     \b
     Example:
@@ -292,9 +299,11 @@ def rewrite_manifests(
     """
     from pyarctic.tables import open_table
 
-    with working("rewriting manifests"):
+    with spinner("rewriting manifests"):
         report = open_table(name).rewrite_manifests(everything=everything, dry_run=dry_run).to_dict()
-    emit(Frame(columns=REWRITE_COLUMNS, rows=[report], document=report), output_format=chosen(output_format, as_json))
+    emit(
+        Frame(columns=REWRITE_COLUMNS, rows=[report], document=report), output_format=resolve_format(output_format, as_json)
+    )
     if not report["rewritten"]:
         note("nothing to merge")
     elif dry_run:

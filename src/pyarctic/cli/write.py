@@ -1,4 +1,4 @@
-"""`arctic table write`: rows of files into a table, by one commit."""
+"""`arctic table write`: write the rows of files to a table in one commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, chosen, note, progress_wanted
+from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, note, resolve_format, shows_progress
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
@@ -34,7 +34,7 @@ WRITE_COLUMNS = (
 
 
 class Mode(enum.StrEnum):
-    """What becomes of the rows."""
+    """How rows are written."""
 
     INSERT = "insert"
     UPSERT = "upsert"
@@ -44,7 +44,7 @@ class Mode(enum.StrEnum):
 
 
 class InputFormat(enum.StrEnum):
-    """What the files are."""
+    """The format of the input files."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -58,96 +58,102 @@ class Replace(enum.StrEnum):
     PARTITIONS = "partitions"
 
 
-def write(
+def write(  # long: option declarations
     name: TableArgument,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="FILE...", help="Parquet, CSV or JSON lines; - is standard input.", show_default=False),
     ],
     mode: Annotated[
-        Mode, typer.Option("--mode", help="What becomes of the rows; all but insert and overwrite need a primary key.")
+        Mode, typer.Option("--mode", help="How to write the rows; all modes but insert and overwrite require a primary key.")
     ] = Mode.INSERT,
     across_partitions: Annotated[
-        bool, typer.Option("--across-partitions", help="Upsert, delete: also rows of the same keys in other partitions.")
+        bool, typer.Option("--across-partitions", help="Upsert and delete: also affect the same keys in other partitions.")
     ] = False,
     replace: Annotated[
-        Replace, typer.Option("--replace", help="Overwrite: all rows, or those of the partitions that get rows.")
+        Replace, typer.Option("--replace", help="Overwrite: replace all rows, or only the partitions that receive rows.")
     ] = Replace.TABLE,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="EXPR", help="Overwrite: the partitions for which this holds.")
+        str | None, typer.Option("--where", metavar="EXPR", help="Overwrite: replace the matching partitions.")
     ] = None,
     input_format: Annotated[
-        InputFormat | None, typer.Option("--input-format", help="What the files are, if their names do not tell.")
+        InputFormat | None, typer.Option("--input-format", help="Format of the files (default: from the file names).")
     ] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the rows of files to a table, by one commit.
+    """Write the rows of files to a table in one commit.
 
     \b
     Example:
       arctic table write demo.shop.orders orders.csv --mode upsert
 
-    Columns are found by their names. Mode delete needs the key and partition columns only; cdc needs a column
-    _change_action: INSERT, UPDATE_BEFORE, UPDATE_AFTER or DELETE.
+    Columns are matched by name. Mode delete requires the key and partition columns only; mode cdc requires a column
+    _change_action with INSERT, UPDATE_BEFORE, UPDATE_AFTER or DELETE.
     """
     from pyarctic.tables import open_table
-    from pyarctic.tables.write import open_input_file
 
-    wanted = chosen(output_format, as_json)
-    if paths.count("-") > 1:
-        raise UsageError("standard input is named twice", hint="It can be read once.")
-    told = input_format.value if input_format else None
-    inputs = [open_input_file(path, told, sys.stdin.buffer if path == "-" else None) for path in paths]
+    resolved_format = resolve_format(output_format, as_json)
+    inputs = _open_inputs(paths, input_format)
     table = open_table(name)
-    with _counted(table, inputs) as rows:
-        snapshot_id = table.write(rows, mode.value, across_partitions=across_partitions, replace=replace.value, where=where)
-    store = "change" if table.kind == "keyed" and mode is not Mode.OVERWRITE else "base"
-    done = {
+    with _count_batches(table, inputs) as batches:
+        snapshot_id = table.write(
+            batches, mode.value, across_partitions=across_partitions, replace=replace.value, where=where
+        )
+    row = {
         "table": name,
         "mode": mode.value,
-        "rows": rows.count,
+        "rows": batches.row_count,
         "files": len(paths),
-        "store": store,
+        "store": "change" if table.kind == "keyed" and mode is not Mode.OVERWRITE else "base",
         "snapshot_id": None if snapshot_id is None else str(snapshot_id),
     }
-    emit(Frame(columns=WRITE_COLUMNS, rows=[done], document=done), output_format=wanted)
+    emit(Frame(columns=WRITE_COLUMNS, rows=[row], document=row), output_format=resolved_format)
     if snapshot_id is None:
-        note("there was nothing to write: nothing was changed")
+        note("no rows to write: nothing was changed")
 
 
-class _Counted:
-    """The batches of some files, counted as they are taken."""
+def _open_inputs(paths: Sequence[str], input_format: InputFormat | None) -> list[InputFile]:
+    from pyarctic.tables.write import open_input_file
+
+    if paths.count("-") > 1:
+        raise UsageError("standard input is given twice", hint="it can be read only once")
+    format_name = input_format.value if input_format else None
+    return [open_input_file(path, format_name, sys.stdin.buffer if path == "-" else None) for path in paths]
+
+
+class _CountedBatches:
+    """The batches of the input files; counts rows and shows progress as they are consumed."""
 
     def __init__(self, table: Table, inputs: Sequence[InputFile], status: Status | None) -> None:
         self._table = table
         self._inputs = inputs
         self._status = status
         self._started = time.monotonic()
-        self.count = 0
+        self.row_count = 0
 
     def __iter__(self) -> Iterator[Any]:
         for number, file in enumerate(self._inputs, 1):
             for batch in file.batches(self._table.schema):
-                self.count += batch.num_rows
-                self._tell(f"{file.name}, file {number} of {len(self._inputs)}")
+                self.row_count += batch.num_rows
+                self._show_progress(f"{file.name}, file {number} of {len(self._inputs)}")
                 yield batch
-        self._tell("committing")
+        self._show_progress("committing")
 
-    def _tell(self, what: str) -> None:
+    def _show_progress(self, step: str) -> None:
         if self._status is not None:
             from rich.text import Text
 
-            speed = self.count / max(time.monotonic() - self._started, 0.001)
-            self._status.update(Text(f"{what}: {format_count(self.count)} rows, {format_count(int(speed))}/s"))
+            rows_per_second = int(self.row_count / max(time.monotonic() - self._started, 0.001))
+            self._status.update(Text(f"{step}: {format_count(self.row_count)} rows, {format_count(rows_per_second)}/s"))
 
 
 @contextmanager
-def _counted(table: Table, inputs: Sequence[InputFile]) -> Iterator[_Counted]:
-    if not progress_wanted():
-        yield _Counted(table, inputs, None)
+def _count_batches(table: Table, inputs: Sequence[InputFile]) -> Iterator[_CountedBatches]:
+    if not shows_progress():
+        yield _CountedBatches(table, inputs, None)
         return
     from rich.console import Console
 
     with Console(stderr=True).status("reading") as status:
-        yield _Counted(table, inputs, status)
+        yield _CountedBatches(table, inputs, status)

@@ -1,7 +1,7 @@
-"""Catalogs by name in this process: those declared by code, then those of the configuration file.
+"""Catalogs by name: those declared by code in this process, then those of the configuration file.
 
-The file is read again at every question. It is a few lines long, catalogs are opened rarely, and an edit or a changed
-working directory counts at once.
+The file is read again for every lookup. It is a few lines long, catalogs are opened rarely, and edits or a changed
+working directory take effect at once.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ _NONE: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What one configuration file says."""
+    """The content of a configuration file."""
 
     source: Path | None = None
-    """The file, absolute; None when there is none."""
+    """The absolute path of the file; None if there is none."""
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _NONE)
-    """Properties of each catalog by its name."""
+    """The properties of each catalog by name."""
 
 
 @dataclass(slots=True)
-class _Process:
-    """What this process was told; the one mutable thing of the room."""
+class _ProcessState:
+    """The mutable state of this package: the chosen file and the declared catalogs."""
 
     explicit: Path | None = None
     declared: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-_process = _Process()
+_state = _ProcessState()
 
 
 def use(path: Path | None) -> None:
-    """Read the configuration from this file from now on; None goes back to looking for one."""
-    _process.explicit = path
+    """Read the configuration from this file from now on; None restores the default search."""
+    _state.explicit = path
 
 
 def reset() -> None:
     """Forget the chosen file and all declared catalogs (for tests)."""
-    _process.explicit = None
-    _process.declared.clear()
+    _state.explicit = None
+    _state.declared.clear()
 
 
 def find(path: Path | None = None) -> Path | None:
-    """The configuration file that counts: named by the caller, by `use`, by $ARCTIC_CONFIG, else looked for."""
+    """Find the configuration file: given by the caller, by `use`, by $ARCTIC_CONFIG, else in the default locations."""
     variable = os.environ.get("ARCTIC_CONFIG", "")
-    named: tuple[tuple[Path | None, str], ...] = (
-        (path, "the file was named explicitly"),
-        (_process.explicit, "the file was named explicitly"),
-        (Path(variable) if variable else None, "the file is named by $ARCTIC_CONFIG"),
+    explicit_files: tuple[tuple[Path | None, str], ...] = (
+        (path, "the file was given explicitly"),
+        (_state.explicit, "the file was given explicitly"),
+        (Path(variable) if variable else None, "the file is set by $ARCTIC_CONFIG"),
     )
-    for candidate, why in named:
+    for candidate, reason in explicit_files:
         if candidate is None:
             continue
         candidate = candidate.expanduser()
         if not candidate.exists():
-            raise ConfigError(f"{candidate}: no such configuration file", hint=why, file=str(candidate))
+            raise ConfigError(f"{candidate}: no such configuration file", hint=reason, file=str(candidate))
         return candidate
     return next((candidate for candidate in implicit_files() if candidate.is_file()), None)
 
 
 def load(path: Path | None = None) -> Config:
-    """Read and check the configuration; without any file it is empty."""
+    """Read and validate the configuration; without a file it is empty."""
     source = find(path)
     if source is None:
         return Config()
@@ -83,34 +83,34 @@ def load(path: Path | None = None) -> Config:
 
 
 def declare_catalog(name: str, properties: Mapping[str, object]) -> None:
-    """Make a catalog known by this name in this process; it wins over the file. Properties that are None are absent."""
+    """Declare a catalog for this process; it takes precedence over the file. Properties that are None are dropped."""
     texts = {key: as_text(value) for key, value in properties.items() if value is not None}
-    _process.declared[check_catalog_name(name)] = MappingProxyType(texts)
+    _state.declared[check_catalog_name(name)] = MappingProxyType(texts)
 
 
 def catalog_properties(name: str) -> Mapping[str, str] | None:
-    """The properties of a catalog, or None when neither this process nor the file knows it."""
-    declared = _process.declared.get(name)
+    """The properties of a catalog, or None if neither this process nor the file declares it."""
+    declared = _state.declared.get(name)
     return declared if declared is not None else load().catalogs.get(name)
 
 
-def origin_of(name: str) -> Literal["process", "file"] | None:
-    """Who declared the catalog, or None when neither this process nor the file knows it."""
-    if name in _process.declared:
+def catalog_origin(name: str) -> Literal["process", "file"] | None:
+    """Where the catalog is declared, or None if neither this process nor the file declares it."""
+    if name in _state.declared:
         return "process"
     return "file" if name in load().catalogs else None
 
 
 def declared_names() -> list[str]:
-    """Names of the catalogs declared in this process or in the file, sorted."""
-    return sorted({*_process.declared, *load().catalogs})
+    """The sorted names of the catalogs declared in this process or in the file."""
+    return sorted({*_state.declared, *load().catalogs})
 
 
 def known_catalogs() -> dict[str, dict[str, str]]:
-    """The properties of all of them, for another process to declare."""
+    """The properties of all declared catalogs, for another process to declare."""
     return {name: dict(catalog_properties(name) or {}) for name in declared_names()}
 
 
 def as_text(value: object) -> str:
-    """A property as PyIceberg wants it: a string, booleans in lower case."""
+    """Convert a property to the form of PyIceberg: a string, with booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Folders: where configuration is looked for and where caches go. Reads the environment at every call."""
+"""Folders for configuration, caches and spill files. The environment is read at every call."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ FILE_NAME = "arctic.yaml"
 
 
 def _xdg(variable: str, default: str) -> Path:
-    """A folder of the XDG base directory specification, which says that relative values are to be ignored."""
+    """A folder of the XDG base directory specification, which requires that relative values are ignored."""
     value = os.environ.get(variable, "")
     return Path(value) if value and Path(value).is_absolute() else Path.home() / default
 
 
 def implicit_files() -> tuple[Path, ...]:
-    """Where `arctic.yaml` is looked for when nobody named one, first match wins."""
+    """The default locations of `arctic.yaml`; the first one that exists is used."""
     return (Path(FILE_NAME), _xdg("XDG_CONFIG_HOME", ".config") / "arctic" / FILE_NAME)
 
 
 def cache_dir() -> Path:
-    """The folder for caches; it may not exist yet."""
+    """The folder for caches: $ARCTIC_CACHE or the XDG cache folder; it may not exist yet."""
     chosen = os.environ.get("ARCTIC_CACHE", "")
     return Path(chosen).expanduser() if chosen else _xdg("XDG_CACHE_HOME", ".cache") / "arctic"
 
 
 def spill_dir() -> Path:
-    """The folder for what does not fit into memory: the chosen one, Spark's own on its executors, else the temporary one."""
+    """The folder for data that does not fit into memory: $ARCTIC_SPILL_DIR, Spark's local folder on executors, else the
+    temporary folder."""
     chosen = os.environ.get("ARCTIC_SPILL_DIR", "") or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""Names of catalogs and tables: `catalog.database.table`, everywhere."""
+"""Names of catalogs and tables: `catalog.database.table`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME_HINT = "write it as catalog.database.table, for example demo.shop.orders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """A table by its full name; `str()` gives back what was parsed."""
+    """The full name of a table; `str()` returns the dotted form."""
 
     catalog: str
     namespace: tuple[str, ...]
@@ -22,14 +22,17 @@ class TableName:
 
     @property
     def identifier(self) -> tuple[str, ...]:
-        """The name as the catalog itself knows it."""
+        """The name inside its catalog: namespace and table."""
         return (*self.namespace, self.table)
 
 
 def parse_table_name(name: str) -> TableName:
-    """Take `catalog.database.table` apart; the database may have several parts."""
+    """Parse `catalog.database.table`; the database may have several parts.
+
+    parse_table_name("demo.shop.orders").identifier  # ("shop", "orders")
+    """
     if not isinstance(name, str):
-        raise UsageError(f"a table name is a text, not {name!r}", hint=NAME_HINT)
+        raise UsageError(f"a table name is a string, not {name!r}", hint=NAME_HINT)
     parts = tuple(part.strip() for part in name.split("."))
     if not all(parts):
         raise UsageError(f"{name!r} is not a table name: a part is empty", hint=NAME_HINT, name=name)
@@ -39,17 +42,17 @@ def parse_table_name(name: str) -> TableName:
 
 
 def catalog_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a catalog, or None when it can."""
+    """Why `name` is not a valid catalog name, or None if it is."""
     if not name:
         return "a catalog name cannot be empty"
     if "." in name or any(letter.isspace() for letter in name):
-        # The first dot ends the catalog in a table name, so such a catalog could never be addressed.
+        # The first dot of a table name ends the catalog, so such a catalog could not be addressed.
         return "a catalog name cannot contain dots or spaces"
     return None
 
 
 def check_catalog_name(name: str) -> str:
-    """Return the name, or raise when no table name could ever refer to such a catalog."""
+    """Return the name, or raise a UsageError if it is not a valid catalog name."""
     fault = catalog_name_fault(name)
     if fault is not None:
         raise UsageError(f"{name!r}: {fault}", name=name)

@@ -1,7 +1,7 @@
-"""Table properties that steer PyArctic: one registry of names, types, defaults and what they mean.
+"""The registry of table properties that configure PyArctic: names, types, defaults and descriptions.
 
-Names are those of today's ecosystem (`self-optimizing.*`); the names of the original documents (`compact.major.*`) are
-aliases. A property that is set under both names counts by its first name.
+Names are those of Apache Amoro (`self-optimizing.*`); older names (`compact.major.*`) are aliases. If a property is set
+under several names, the main name takes precedence.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class TableProperty(Generic[T_co]):
-    """One property: how to find it among a table's properties, and how to understand it."""
+    """A table property: its names, default, parser and description."""
 
     name: str
     aliases: tuple[str, ...] = ()
     default: T_co
     default_text: str
     allowed: str
-    """What values may be, in words; it follows "allowed is"."""
+    """A description of the allowed values, for error messages: "Allowed is …"."""
     parse: Callable[[str], T_co]
     doc: str
 
     def of(self, properties: Mapping[str, str]) -> T_co:
-        """The value for a table with these properties."""
+        """The value of this property for a table with these properties."""
         for name in (self.name, *self.aliases):
             if name in properties:
-                return self._parsed(name, properties[name])
+                return self._parse(name, properties[name])
         return self.default
 
-    def _parsed(self, name: str, text: str) -> T_co:
+    def _parse(self, name: str, text: str) -> T_co:
         try:
             return self.parse(text)
         except ValueError:
             raise UsageError(
                 f"table property {name} = {text!r} is not valid",
-                hint=f"Allowed is {self.allowed}. Without it: {self.default_text}.",
+                hint=f"Allowed is {self.allowed}. The default is {self.default_text}.",
                 key=name,
                 value=text,
             ) from None
 
 
 def _size(text: str) -> int:
-    return _above(0, parse_bytes(text))
+    return _greater_than(0, parse_bytes(text))
 
 
 def _count(text: str) -> int:
-    return _above(0, int(text))
+    return _greater_than(0, int(text))
 
 
 def _ratio(text: str) -> float:
@@ -73,7 +73,7 @@ def _weight(text: str) -> float:
 
 
 def _optional_depth(text: str) -> int | None:
-    return None if text.strip() == "-1" else _above(1, int(text))
+    return None if text.strip() == "-1" else _greater_than(1, int(text))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -94,8 +94,8 @@ def _flag(text: str) -> bool:
     return word == "true"
 
 
-def _above(least: int, value: int) -> int:
-    if value <= least:
+def _greater_than(limit: int, value: int) -> int:
+    if value <= limit:
         raise ValueError
     return value
 
@@ -111,7 +111,7 @@ TARGET_SIZE = TableProperty[int | None](
     default_text="write.target-file-size-bytes, else 128 MiB",
     allowed=_SIZE,
     parse=_size,
-    doc="Size of the files that optimizing aims at.",
+    doc="The target size of data files.",
 )
 MIN_TARGET_RATIO = TableProperty[float](
     name="self-optimizing.min-target-size-ratio",
@@ -119,7 +119,7 @@ MIN_TARGET_RATIO = TableProperty[float](
     default_text="0.75",
     allowed=_RATIO,
     parse=_ratio,
-    doc="A file of at least this share of the target size counts as large enough; a smaller one is undersized.",
+    doc="A file of at least this fraction of the target size is large enough; a smaller one is undersized.",
 )
 FRAGMENT_RATIO = TableProperty[int](
     name="self-optimizing.fragment-ratio",
@@ -145,7 +145,7 @@ MINOR_FILE_COUNT = TableProperty[int](
     default_text="12",
     allowed=_COUNT,
     parse=_count,
-    doc="So many small files (fragments and equality delete files) in a partition call for minor optimizing.",
+    doc="Minor optimizing is due if a partition has this many small files (fragments and equality delete files).",
 )
 MINOR_INTERVAL = TableProperty[timedelta | None](
     name="self-optimizing.minor.trigger.interval",
@@ -154,7 +154,7 @@ MINOR_INTERVAL = TableProperty[timedelta | None](
     default_text="1 h",
     allowed=_DURATION + ", or -1 for never",
     parse=_optional_duration,
-    doc="After so long minor optimizing happens, however few small files or equality deletes wait.",
+    doc="Minor optimizing is due after this time, even with few small files or equality deletes.",
 )
 MINOR_DELETE_SIZE = TableProperty[int](
     name="self-optimizing.minor.trigger.delete-size",
@@ -163,7 +163,7 @@ MINOR_DELETE_SIZE = TableProperty[int](
     default_text="32 MiB",
     allowed=_SIZE,
     parse=_size,
-    doc="Equality deletes of this size in a partition are turned into positions by minor optimizing.",
+    doc="Minor optimizing converts equality deletes to position deletes if a partition has this size of them.",
 )
 MAJOR_DELETE_RATIO = TableProperty[float](
     name="self-optimizing.major.trigger.duplicate-ratio",
@@ -172,7 +172,7 @@ MAJOR_DELETE_RATIO = TableProperty[float](
     default_text="0.1",
     allowed="a number above 0; one above 1 is never reached",
     parse=_weight,
-    doc="This share of deleted rows calls for major optimizing, and a file that has it is rewritten.",
+    doc="Major optimizing is due at this fraction of deleted rows, and files that reach it are rewritten.",
 )
 MAJOR_DELETE_LOWEST = TableProperty[int](
     name="self-optimizing.major.trigger.delete-size-lowest",
@@ -181,7 +181,7 @@ MAJOR_DELETE_LOWEST = TableProperty[int](
     default_text="64 KiB",
     allowed=_SIZE,
     parse=_size,
-    doc="Below this size of delete files their ratio does not count.",
+    doc="Below this size of delete files the ratio of deleted rows is ignored.",
 )
 FULL_POSITION_DELETE_SIZE = TableProperty[int](
     name="self-optimizing.full.trigger.position-delete-size",
@@ -189,7 +189,7 @@ FULL_POSITION_DELETE_SIZE = TableProperty[int](
     default_text="16 MiB",
     allowed=_SIZE,
     parse=_size,
-    doc="Position deletes (files or vectors) of this size in a partition call for full optimizing.",
+    doc="Full optimizing is due if a partition has this size of position deletes (files or vectors).",
 )
 FULL_INTERVAL = TableProperty[timedelta | None](
     name="self-optimizing.full.trigger.interval",
@@ -197,7 +197,7 @@ FULL_INTERVAL = TableProperty[timedelta | None](
     default_text="never",
     allowed=_DURATION + ", or -1 for never",
     parse=_optional_duration,
-    doc="After so long since the last full optimizing of a partition it is due again.",
+    doc="Full optimizing is due after this time since the last full optimizing of a partition.",
 )
 MAX_FILE_COUNT = TableProperty[int](
     name="self-optimizing.max-file-count",
@@ -205,7 +205,7 @@ MAX_FILE_COUNT = TableProperty[int](
     default_text="10,000",
     allowed=_COUNT,
     parse=_count,
-    doc="Data files that one plan takes at most; the rest waits for the next.",
+    doc="Maximum number of data files in one plan; the rest waits for the next plan.",
 )
 MAX_PLAN_SIZE = TableProperty[int](
     name="self-optimizing.max-plan-size",
@@ -213,7 +213,7 @@ MAX_PLAN_SIZE = TableProperty[int](
     default_text="64 GiB",
     allowed=_SIZE,
     parse=_size,
-    doc="Data that one plan rewrites at most.",
+    doc="Maximum amount of data that one plan rewrites.",
 )
 MAX_TASK_SIZE = TableProperty[int | None](
     name="self-optimizing.max-task-size-bytes",
@@ -221,7 +221,7 @@ MAX_TASK_SIZE = TableProperty[int | None](
     default_text="four times the target size",
     allowed=_SIZE,
     parse=_size,
-    doc="Data that one task rewrites; a partition with more of it is divided into several tasks.",
+    doc="Maximum amount of data that one task rewrites; larger partitions are divided into several tasks.",
 )
 SORT_ON_REWRITE = TableProperty[bool](
     name="self-optimizing.sort-on-rewrite",
@@ -237,7 +237,7 @@ Z_ORDER = TableProperty[tuple[str, ...]](
     default_text="none",
     allowed="a list of different columns, separated by commas",
     parse=_names,
-    doc="Columns by which major and full optimizing cluster rows, all of them alike; it overrules the table's sort order.",
+    doc="Columns by which major and full optimizing cluster rows with equal weight; it overrides the table's sort order.",
 )
 SORT_OVERLAP_DEPTH = TableProperty[int | None](
     name="self-optimizing.sort.trigger.overlap-depth",
@@ -245,7 +245,7 @@ SORT_OVERLAP_DEPTH = TableProperty[int | None](
     default_text="4",
     allowed="a whole number above 1, or -1 for never",
     parse=_optional_depth,
-    doc="Where so many files of a sorted partition hold the same keys, major optimizing sorts them anew, together.",
+    doc="Major optimizing sorts files of a sorted partition together if this many of them contain the same keys.",
 )
 WRITERS_FIRST = TableProperty[bool](
     name="self-optimizing.writers-first",
@@ -253,7 +253,7 @@ WRITERS_FIRST = TableProperty[bool](
     default_text="true",
     allowed="true or false",
     parse=_flag,
-    doc="Keep away from data files of partitions in which others delete, update or merge at the moment.",
+    doc="Do not rewrite data files of partitions in which other writers are deleting, updating or merging rows.",
 )
 WRITERS_QUIET_TIME = TableProperty[timedelta](
     name="self-optimizing.writers-first.quiet-time",
@@ -261,7 +261,7 @@ WRITERS_QUIET_TIME = TableProperty[timedelta](
     default_text="30 s",
     allowed=_DURATION,
     parse=parse_duration,
-    doc="A partition is left alone for so long after somebody else deleted, updated or merged rows in it.",
+    doc="How long a partition is held back after another writer deleted, updated or merged rows in it.",
 )
 
 TRANSACTION_TIMEOUT = TableProperty[timedelta](
@@ -270,7 +270,7 @@ TRANSACTION_TIMEOUT = TableProperty[timedelta](
     default_text="1 h",
     allowed=_DURATION,
     parse=parse_duration,
-    doc="Keyed tables: for so long a transaction that was begun and not committed keeps later changes from being merged.",
+    doc="Keyed tables: how long a transaction that was begun but not committed blocks the merging of later changes.",
 )
 
 SHARE_INSERTS = TableProperty[bool](
@@ -279,7 +279,7 @@ SHARE_INSERTS = TableProperty[bool](
     default_text="false",
     allowed="true or false",
     parse=_flag,
-    doc="Keyed tables: large files of inserts become part of Base as they are, and stay in the change store.",
+    doc="Keyed tables: large insert files become part of the base store as they are, and stay in the change store.",
 )
 
 QUOTA = TableProperty[float](
@@ -289,7 +289,7 @@ QUOTA = TableProperty[float](
     default_text="0.1",
     allowed="a number above 0",
     parse=_weight,
-    doc="The table's weight among those that share optimizers: with more of it, it is served sooner.",
+    doc="The weight of the table among those that share optimizers: tables with a higher weight are optimized sooner.",
 )
 
 TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
@@ -316,13 +316,13 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     SHARE_INSERTS,
     QUOTA,
 )
-"""All of them, in the order of the documentation."""
+"""All table properties, in the order of the documentation."""
 
 _PREFIXES = ("self-optimizing.", "compact.major.", "optimize.")
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse values that are not valid."""
+    """Raise a UsageError for invalid values."""
     for entry in TABLE_PROPERTIES:
         for name in (entry.name, *entry.aliases):
             if name in properties:
@@ -330,8 +330,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def unknown_properties(properties: Mapping[str, str]) -> dict[str, str | None]:
-    """Properties that look like ours and are not: name → the nearest one there is. A misspelt name does nothing,
-    silently."""
-    known = [name for entry in TABLE_PROPERTIES for name in (entry.name, *entry.aliases)]
-    strange = [name for name in properties if name.startswith(_PREFIXES) and name not in known]
-    return {name: next(iter(get_close_matches(name, known, n=1)), None) for name in strange}
+    """Properties that look like PyArctic's but are unknown, with the closest known name of each. A misspelt name would be
+    ignored silently."""
+    known_names = [name for entry in TABLE_PROPERTIES for name in (entry.name, *entry.aliases)]
+    unknown_names = [name for name in properties if name.startswith(_PREFIXES) and name not in known_names]
+    return {name: next(iter(get_close_matches(name, known_names, n=1)), None) for name in unknown_names}

@@ -1,4 +1,4 @@
-"""Spark: the way of the data in and out of tables, and a place to run PyArctic's tasks.
+"""Spark: read and write tables as DataFrames and streams, and run optimizer tasks on executors.
 
     import pyarctic.spark as arctic_spark
 
@@ -6,11 +6,11 @@
     arctic_spark.write(df, "demo.shop.orders", mode="upsert", order_by=["op_ts"])
     arctic_spark.read(spark, "demo.shop.orders", columns=["id", "total"]).show()
 
-Knows: which Java and which Python Spark must use, the settings that make many small Python tasks cheap, how to keep
-Spark quiet, how work and code get to executors, how rows come together by key and in order. It is the only room that may
-import pyspark, and does so inside functions: `import pyarctic` needs no Java.
+Knows which Java and Python Spark must use, which settings make many small Python tasks cheap, how code and work get to
+executors, and how rows are shuffled by key and sorted. It is the only package that may import pyspark, and does so inside
+functions: `import pyarctic` needs no Java.
 
-Must not know: what a command line is, or how a table is laid out (it asks the rooms below).
+Does not know the command line, or how a table is laid out (the packages below know that).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
     "write_stream",
 ]
 
-# Spark's daemon is part of this room and must never load Polars, which most of these need (see daemon.py).
+# Spark's daemon is part of this package and must never import Polars, which most of these modules need (see daemon.py).
 __getattr__ = lazy_exports(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Tables made for the rows of a frame."""
+"""Create tables from Spark schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ def create_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> tables.Table:
-    """Make a table for rows with Spark's schema: `create_table("demo.shop.orders", df.schema, primary_key=["id"])`."""
+    """Create a table for rows with a Spark schema.
+
+        create_table("demo.shop.orders", df.schema, primary_key=["id"], partition_by=["day(ts)"])
+
+    The parameters are those of `pyarctic.create_table`.
+    """
     if not hasattr(schema, "fields"):
-        raise UsageError("the schema is not one of Spark", hint="Give df.schema, or a StructType.", table=name)
+        raise UsageError("the schema is not a Spark schema", hint="Pass df.schema, or a StructType.", table=name)
     return tables.create_table(name, arrow_schema(schema), primary_key, partition_by, properties)

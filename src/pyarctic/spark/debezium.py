@@ -1,6 +1,6 @@
-"""Events of Debezium, as Kafka Connect writes them in JSON, turned into changes that a keyed table takes.
+"""Convert Debezium events (JSON, as written by Kafka Connect) to changes for a keyed table.
 
-An event that is not understood ends the query: left out, it would be lost.
+An event that cannot be parsed fails the query: if it were skipped, its change would be lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from pyarctic.errors import UsageError
-from pyarctic.spark.debezium_values import UNITS, Unit, kinds_of, member, needs_kind, path, value
+from pyarctic.spark.debezium_values import (
+    UNITS,
+    Unit,
+    convert_value,
+    get_member,
+    has_semantic_type,
+    json_path,
+    semantic_types,
+)
 from pyarctic.spark.schemas import spark_schema
 from pyarctic.tables import open_table
 
@@ -21,9 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 ORDER = "_order"
-_SHOWN = 200
-"""How much of an event an error shows."""
-_FULL = "The source has to tell whole rows: ALTER TABLE … REPLICA IDENTITY FULL"
+_MAX_SHOWN = 200
+"""How many characters of an event an error message shows."""
+_FULL_ROWS_HINT = "The source must send full rows: ALTER TABLE … REPLICA IDENTITY FULL"
 
 
 def from_debezium(
@@ -33,67 +41,96 @@ def from_debezium(
     order: str | None = None,
     timestamps: Unit | Mapping[str, Unit] = "micros",
 ) -> DataFrame:
-    """The changes in a frame of events: the columns of `table` (its name, or a schema), `_change_action`, and `_order`.
+    """Convert a frame of Debezium events to a frame of changes for `table` (a table name, or a schema).
 
-    `column` holds the events, with or without their schema, as text or bytes; null ones, which follow deletes for Kafka's
-    own use, are left out. `_order` is what the SQL expression `order` says; without it the offset of the message in Kafka,
-    or else the time of the event. Hand it on: `write_stream(changes, …, mode="cdc", order_by=["_order"])`.
+        changes = from_debezium(kafka_messages, "demo.shop.orders")
+        write_stream(changes, "demo.shop.orders", mode="cdc", order_by=["_order"], checkpoint=…)
 
-    `timestamps` is the unit of instants that are numbers, for all columns or by column, where events come without their
-    schema. Columns that the table does not have are left out; those that an event does not have are null."""
+    The result has the columns of the table, `_change_action` and `_order`. Columns that the table does not have are dropped;
+    columns that an event does not have are null.
+
+    Args:
+        df: the frame with the events.
+        table: the name of the target table, or its schema.
+        column: the column with the events as string or binary, with or without their Kafka Connect schema. Null events
+            (Kafka's tombstones after deletes) are skipped.
+        order: a SQL expression for `_order`; the default is Kafka's `offset` column if there is one, else the time of the
+            event.
+        timestamps: the unit of numeric timestamps in events without a schema, for all columns or by column name.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     if column not in df.columns:
-        raise UsageError(f"the events lack the column {column!r}", hint=f"They have: {', '.join(df.columns)}.")
+        raise UsageError(f"the events lack the column {column!r}", hint=f"Existing columns: {', '.join(df.columns)}.")
+    if order is None and "offset" in df.columns:
+        order = "`offset`"
     target = _Target.of(table)
-    units = _units(timestamps, target.schema)
+    units = _timestamp_units(timestamps, target.schema)
+    events = _parse_events(df, column, order, with_types=any(has_semantic_type(field.dataType) for field in target.schema))
+    checked = events.select("*", target.fault().alias("fault"), target.is_identified(F.col("before")).alias("is_identified"))
+    images = checked.select("types", ORDER, F.explode(_images(has_key=bool(target.keys))).alias("image"))
+    return _select_values(images, target.schema, units)
+
+
+def _parse_events(df: DataFrame, column: str, order: str | None, *, with_types: bool) -> DataFrame:
+    """The parts of each event: `text`, `types` (of its schema), `op`, `before`, `after`, and the order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     text = F.col(f"`{column}`").cast("string")
-    at = F.expr(order) if order is not None else F.col("offset") if "offset" in df.columns else F.lit(None)
-    parsed = df.where(text.isNotNull()).select(text.alias("text"), F.try_parse_json(text).alias("json"), at.alias(ORDER))
-    # With its schema an event is one level further down.
-    event = F.coalesce(member(F.col("json"), "payload"), F.col("json"))
-    kinds = kinds_of(F.col("json")) if any(needs_kind(field.dataType) for field in target.schema) else F.lit(None)
-    # Step by step, so that Spark finds out once what is used several times.
-    events = parsed.select("text", event.alias("event"), kinds.alias("kinds"), ORDER).select(
-        "text",
-        "kinds",
-        F.try_variant_get("event", "$.op", "string").alias("op"),
-        member(F.col("event"), "before").alias("before"),
-        member(F.col("event"), "after").alias("after"),
-        (F.col(ORDER) if order or "offset" in df.columns else F.try_variant_get("event", "$.ts_ms", "long")).alias(ORDER),
+    position = F.lit(None) if order is None else F.expr(order)
+    parsed = df.where(text.isNotNull()).select(
+        text.alias("text"), F.try_parse_json(text).alias("json"), position.alias(ORDER)
     )
-    checked = events.select("*", target.fault().alias("fault"), target.is_known(F.col("before")).alias("is_known"))
-    images = checked.select("kinds", ORDER, F.explode(_images(has_key=bool(target.keys))).alias("image"))
-    told = [_told(field).alias(f"told{at}") for at, field in enumerate(target.schema)]
-    texts = [F.try_variant_get(f"told{at}", "$", "string").alias(f"text{at}") for at in range(len(told))]
+    # An event with a schema is one level deeper.
+    event = F.coalesce(get_member(F.col("json"), "payload"), F.col("json"))
+    types = semantic_types(F.col("json")) if with_types else F.lit(None)
+    # In steps, so that Spark evaluates common subexpressions only once.
+    return parsed.select("text", event.alias("event"), types.alias("types"), ORDER).select(
+        "text",
+        "types",
+        F.try_variant_get("event", "$.op", "string").alias("op"),
+        get_member(F.col("event"), "before").alias("before"),
+        get_member(F.col("event"), "after").alias("after"),
+        (F.try_variant_get("event", "$.ts_ms", "long") if order is None else F.col(ORDER)).alias(ORDER),
+    )
+
+
+def _select_values(images: DataFrame, schema: StructType, units: Mapping[str, Unit]) -> DataFrame:
+    """The columns of the table from the row images, in steps like `_parse_events`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    raw_values = [_image_value(field).alias(f"raw{index}") for index, field in enumerate(schema)]
+    texts = [F.try_variant_get(f"raw{index}", "$", "string").alias(f"text{index}") for index in range(len(raw_values))]
     values = [
-        value(
-            F.col(f"told{at}"),
+        convert_value(
+            F.col(f"raw{index}"),
             field.dataType,
             field.name,
             units[field.name],
-            text=F.col(f"text{at}"),
-            kind=F.try_element_at(F.col("kinds"), F.lit(field.name)) if needs_kind(field.dataType) else None,
+            text=F.col(f"text{index}"),
+            semantic_type=(
+                F.try_element_at(F.col("types"), F.lit(field.name)) if has_semantic_type(field.dataType) else None
+            ),
         ).alias(field.name)
-        for at, field in enumerate(target.schema)
+        for index, field in enumerate(schema)
     ]
-    rows = images.select("kinds", ORDER, F.col("image.action").alias("_change_action"), *told).select("*", *texts)
+    rows = images.select("types", ORDER, F.col("image.action").alias("_change_action"), *raw_values).select("*", *texts)
     return rows.select(*values, "_change_action", ORDER)
 
 
-def _told(field: StructField) -> Column:
-    """What an image has for a column. A before-image may know nothing, or little more than the key: what must not be null,
-    and so the key, is then taken from the row that follows."""
+def _image_value(field: StructField) -> Column:
+    """The value of a column in a row image. A before-image may be empty or contain little more than the key: required
+    columns, and so the key, are then taken from the after-image."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if field.nullable:
-        return F.try_variant_get("image.row", path(field.name), "variant")
-    return F.coalesce(member(F.col("image.row"), field.name), member(F.col("image.later"), field.name))
+        return F.try_variant_get("image.row", json_path(field.name), "variant")
+    return F.coalesce(get_member(F.col("image.row"), field.name), get_member(F.col("image.later"), field.name))
 
 
 def _images(*, has_key: bool) -> Column:
-    """The rows of an event, each with what it is. An update has a row before even if nothing is known of it but the key:
-    other engines of the format do not replace a row that is only inserted. Where the key is not known it is the new row."""
+    """The row images of an event with their actions. An update always has a before-image, even if only its key is known:
+    other engines of the format do not replace a row that is only inserted. Without a known key it is the new row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     after, before = F.col("after"), F.col("before")
@@ -102,9 +139,9 @@ def _images(*, has_key: bool) -> Column:
     def image(action: str, row: Column) -> Column:
         return F.struct(F.lit(action).alias("action"), row.alias("row"), after.alias("later"))
 
-    known = F.when(F.col("is_known"), before).otherwise(F.lit(None) if has_key else after)
+    identified_before = F.when(F.col("is_identified"), before).otherwise(F.lit(None) if has_key else after)
     return (
-        F.when(op == "u", F.array(image("UPDATE_BEFORE", known), image("UPDATE_AFTER", after)))
+        F.when(op == "u", F.array(image("UPDATE_BEFORE", identified_before), image("UPDATE_AFTER", after)))
         .when(F.col("op") == "d", F.array(image("DELETE", before)))
         .otherwise(F.array(image("INSERT", after)))
     )
@@ -112,12 +149,12 @@ def _images(*, has_key: bool) -> Column:
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What the changes are for."""
+    """The table that the changes are for."""
 
     schema: StructType
     keys: tuple[str, ...] = ()
-    moved_by: tuple[str, ...] = ()
-    """Columns outside of the key that decide about the partition: a row that is deleted must tell them."""
+    partition_columns: tuple[str, ...] = ()
+    """Columns outside of the key that determine the partition: a deleted row must contain them."""
 
     @classmethod
     def of(cls, table: str | StructType) -> _Target:
@@ -126,16 +163,16 @@ class _Target:
         opened = open_table(table)
         metadata = opened.view.metadata
         sources = [str(metadata.schema().find_column_name(field.source_id)) for field in metadata.spec().fields]
-        moved_by = [name.split(".")[0] for name in sources if name not in opened.primary_key]
-        return cls(schema=spark_schema(opened.arrow_schema), keys=opened.primary_key, moved_by=tuple(moved_by))
+        partition_columns = tuple(name.split(".")[0] for name in sources if name not in opened.primary_key)
+        return cls(schema=spark_schema(opened.arrow_schema), keys=opened.primary_key, partition_columns=partition_columns)
 
-    def is_known(self, row: Column) -> Column:
-        """Whether a row tells its key; without one, whether it is a row."""
+    def is_identified(self, row: Column) -> Column:
+        """Whether a row contains its key; for tables without a key, whether it is a row at all."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if not self.keys:
             return F.try_variant_get(row, "$", "map<string,variant>").isNotNull()
-        return reduce(and_, [member(row, name).isNotNull() for name in self.keys])
+        return reduce(and_, [get_member(row, name).isNotNull() for name in self.keys])
 
     def fault(self) -> Column:
         """What is wrong with an event, or null."""
@@ -143,29 +180,29 @@ class _Target:
 
         op, before = F.col("op"), F.col("before")
         is_delete, is_update = op == "d", op == "u"
-        what = "the key" if self.keys else "its columns"
+        missing = "the key" if self.keys else "its columns"
         faults = [
-            (op == "t", "the source table was truncated. Empty this table too, then go on behind the event"),
-            (op.isNull() | ~op.isin("c", "r", "u", "d"), "not an event of Debezium that changes a row"),
-            (~is_delete & ~self.is_known(F.col("after")), f"the row after the change does not tell {what}"),
-            (is_delete & ~self.is_known(before), f"the row that was deleted does not tell {what}. {_FULL}"),
+            (op == "t", "the source table was truncated. Empty this table too, then continue after the event"),
+            (op.isNull() | ~op.isin("c", "r", "u", "d"), "not a Debezium event that changes a row"),
+            (~is_delete & ~self.is_identified(F.col("after")), f"the row after the change does not contain {missing}"),
+            (is_delete & ~self.is_identified(before), f"the deleted row does not contain {missing}. {_FULL_ROWS_HINT}"),
         ]
-        for name in self.moved_by:
-            lacks = F.try_variant_get(before, path(name), "variant").isNull()
-            told = f"the row before the change does not tell {name}, and so not its partition. {_FULL}"
-            faults.append(((is_delete | is_update) & (before.isNull() | lacks), told))
-        fault = F.coalesce(*[F.when(is_so, F.lit(text)) for is_so, text in faults])
-        return F.concat(fault, F.lit(": "), F.substring("text", 1, _SHOWN))
+        for name in self.partition_columns:
+            is_missing = F.try_variant_get(before, json_path(name), "variant").isNull()
+            message = f"the row before the change does not contain {name}, so its partition is unknown. {_FULL_ROWS_HINT}"
+            faults.append(((is_delete | is_update) & (before.isNull() | is_missing), message))
+        fault = F.coalesce(*[F.when(condition, F.lit(message)) for condition, message in faults])
+        return F.concat(fault, F.lit(": "), F.substring("text", 1, _MAX_SHOWN))
 
 
-def _units(timestamps: Unit | Mapping[str, Unit], schema: StructType) -> dict[str, Unit]:
+def _timestamp_units(timestamps: Unit | Mapping[str, Unit], schema: StructType) -> dict[str, Unit]:
     by_column: dict[str, Unit] = dict.fromkeys(schema.names, "micros")
     if isinstance(timestamps, str):
         by_column = dict.fromkeys(schema.names, timestamps)
     else:
         if unknown := sorted(timestamps.keys() - by_column.keys()):
-            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"There are: {', '.join(schema.names)}.")
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"Existing columns: {', '.join(schema.names)}.")
         by_column |= timestamps
-    if strange := [unit for unit in by_column.values() if unit not in UNITS]:
-        raise UsageError(f"unknown unit of instants: {strange[0]!r}", hint=f"One of: {', '.join(UNITS)}.")
+    if unknown_units := [unit for unit in by_column.values() if unit not in UNITS]:
+        raise UsageError(f"unknown timestamp unit: {unknown_units[0]!r}", hint=f"One of: {', '.join(UNITS)}.")
     return by_column

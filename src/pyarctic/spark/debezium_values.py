@@ -1,7 +1,7 @@
-"""Values in events of Debezium, read as what their columns are. One that does not fit ends the query and is named.
+"""Convert values of Debezium events to the types of their columns. A value that does not fit fails the query by name.
 
-Events are variants, in which numbers keep all their digits. An event that comes with its schema says what its numbers and
-bytes mean; of others it has to be known.
+Events are Spark variants, in which numbers keep all their digits. The schema of an event, if it has one, says what its
+numbers and bytes mean (Kafka Connect calls that the semantic type); without a schema the caller has to know.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType, DecimalType
+    from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 Unit: TypeAlias = Literal["millis", "micros", "nanos"]
 UNITS: tuple[Unit, ...] = ("millis", "micros", "nanos")
@@ -26,178 +26,191 @@ _TIMESTAMPS: dict[Unit, tuple[str, ...]] = {
     "nanos": (f"{_DEBEZIUM}NanoTimestamp",),
 }
 _DECIMAL = f"{_CONNECT}Decimal"
-_KINDS = "array<struct<field:string,fields:array<struct<field:string,name:string,parameters:map<string,string>>>>>"
+_SCHEMA_FIELDS = "array<struct<field:string,fields:array<struct<field:string,name:string,parameters:map<string,string>>>>>"
 
-_WITHHELD = "__debezium_unavailable_value"
-_WITHHELD_SPELLINGS = (
-    _WITHHELD,
-    base64.b64encode(_WITHHELD.encode()).decode(),
-    json.dumps([_WITHHELD]),
-    json.dumps(list(_WITHHELD.encode()), separators=(",", ":")),
+_UNAVAILABLE = "__debezium_unavailable_value"
+_UNAVAILABLE_FORMS = (
+    _UNAVAILABLE,
+    base64.b64encode(_UNAVAILABLE.encode()).decode(),
+    json.dumps([_UNAVAILABLE]),
+    json.dumps(list(_UNAVAILABLE.encode()), separators=(",", ":")),
 )
-"""In place of a large value that an update did not touch, as text, bytes and arrays of texts or numbers."""
+"""Debezium's placeholder for a large value that an update did not change, as text, bytes, and arrays of texts or numbers."""
 
-_WHOLE = "^-?[0-9]+$"
-_INSTANT = r"^[+-]?\d{4,}-\d\d-\d\d[T ]\d\d:"
+_INTEGER = "^-?[0-9]+$"
+_TIMESTAMP = r"^[+-]?\d{4,}-\d\d-\d\d[T ]\d\d:"
 _ZONE = r"(Z|[+-]\d\d(:?\d\d)?)$"
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _HEX = "0123456789ABCDEF"
-_TOO_MUCH = 200
+_MAX_SHOWN = 200
 
 
-def path(name: str) -> str:
-    """The way to a member of an object."""
+def json_path(name: str) -> str:
+    """The JSON path of a member of an object."""
     return f"$['{name}']" if '"' in name else f'$["{name}"]'
 
 
-def member(holder: Column, name: str) -> Column:
-    """What an object has under a name, as a variant; null if it is null there, or not there."""
+def get_member(parent: Column, name: str) -> Column:
+    """The member of an object as a variant; null if it is null or absent."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = F.try_variant_get(holder, path(name), "variant")
-    return F.when(~F.is_variant_null(found), found)
+    member = F.try_variant_get(parent, json_path(name), "variant")
+    return F.when(~F.is_variant_null(member), member)
 
 
-def needs_kind(type_: DataType) -> bool:
-    """Whether there are several ways to write such values."""
+def has_semantic_type(type_: DataType) -> bool:
+    """Whether such values have several encodings, which the semantic type tells apart."""
     from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType
 
     return isinstance(type_, DateType | DecimalType | TimestampNTZType | TimestampType)
 
 
-def kinds_of(event: Column) -> Column:
-    """The names of the columns' types and their parameters, out of the schema that an event may have."""
+def semantic_types(event: Column) -> Column:
+    """A map from column names to semantic types (name and parameters), from the schema of an event if it has one."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    parts = F.try_variant_get(event, "$.schema.fields", _KINDS)
+    parts = F.try_variant_get(event, "$.schema.fields", _SCHEMA_FIELDS)
     rows = F.filter(parts, lambda part: part["field"].isin("before", "after"))
     entries = F.transform(
         F.try_element_at(rows, F.lit(1))["fields"],
-        lambda one: F.struct(one["field"], F.struct(one["name"].alias("name"), one["parameters"].alias("parameters"))),
+        lambda field: F.struct(
+            field["field"], F.struct(field["name"].alias("name"), field["parameters"].alias("parameters"))
+        ),
     )
     return F.map_from_entries(entries)
 
 
-def value(
-    told: Column, type_: DataType, name: str, unit: Unit, *, text: Column | None = None, kind: Column | None = None
+def convert_value(
+    raw: Column,
+    type_: DataType,
+    name: str,
+    unit: Unit,
+    *,
+    text: Column | None = None,
+    semantic_type: Column | None = None,
 ) -> Column:
-    """A value as its column takes it. `unit` is that of instants of no known `kind`. `text` is the value as text."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import (
-        ArrayType,
-        BinaryType,
-        DateType,
-        DecimalType,
-        MapType,
-        StringType,
-        StructType,
-        TimestampNTZType,
-        TimestampType,
-    )
+    """Convert a variant to the type of its column.
 
-    text = F.try_variant_get(told, "$", "string") if text is None else text
-    kind_name = F.lit(None).cast("string") if kind is None else kind["name"]
+    `text` is the value as text, if the caller has it. `unit` is the unit of numeric timestamps without a `semantic_type`.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+
+    text = F.try_variant_get(raw, "$", "string") if text is None else text
     if isinstance(type_, ArrayType | MapType | StructType):
-        read = _nested(told, text, type_, name, unit)
-    elif isinstance(type_, StringType):
-        read = text
-    elif isinstance(type_, BinaryType):
-        read = F.when(text.rlike(_UUID), F.unhex(F.replace(text, F.lit("-"), F.lit("")))).otherwise(
-            F.try_to_binary(text, F.lit("base64"))
-        )
-    elif isinstance(type_, DateType):
-        days = F.when(kind_name.isNull() | kind_name.isin(*_DATES), F.date_from_unix_date(text.try_cast("int")))
-        read = F.when(text.rlike(_WHOLE), days).otherwise(F.regexp_replace(text, "Z$", "").try_cast("date"))
-    elif isinstance(type_, TimestampType):
-        read = F.timestamp_micros(_micros(text, kind_name, unit))
-    elif isinstance(type_, TimestampNTZType):
-        # Not by way of an instant: that would depend on the session's time zone.
-        epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-        read = F.timestamp_add("MICROSECOND", _micros(text, kind_name, unit), epoch)
-    elif isinstance(type_, DecimalType):
-        read = _decimal(told, text, kind, type_)
+        converted = _convert_nested(raw, text, type_, name, unit)
     else:
-        read = text.try_cast(type_)
+        converted = _convert_scalar(raw, text, type_, unit, semantic_type)
     if isinstance(type_, ArrayType | BinaryType | StringType):
-        withheld = F.raise_error(
+        unavailable = F.raise_error(
             f"the event lacks the value of {name}, which is large and was not changed. "
-            "The source has to tell whole rows: ALTER TABLE … REPLICA IDENTITY FULL"
+            "The source must send full rows: ALTER TABLE … REPLICA IDENTITY FULL"
         )
-        read = F.when(text.isin(*_WITHHELD_SPELLINGS), withheld).otherwise(read)
+        converted = F.when(text.isin(*_UNAVAILABLE_FORMS), unavailable).otherwise(converted)
     if isinstance(type_, StringType):
-        return read
-    shown = F.substring(text, 1, _TOO_MUCH)
-    strange = F.raise_error(F.concat(F.lit(f"the value of {name} does not fit {type_.simpleString()}: "), shown))
-    return F.when(text.isNotNull(), F.coalesce(read, strange))
+        return converted
+    shown = F.substring(text, 1, _MAX_SHOWN)
+    misfit = F.raise_error(F.concat(F.lit(f"the value of {name} does not fit {type_.simpleString()}: "), shown))
+    return F.when(text.isNotNull(), F.coalesce(converted, misfit))
 
 
-def _nested(told: Column, text: Column, type_: DataType, name: str, unit: Unit) -> Column:
-    """Arrays, objects and maps; JSON in a text is read, too."""
+def _convert_scalar(raw: Column, text: Column, type_: DataType, unit: Unit, semantic_type: Column | None) -> Column:
+    """Null if the value does not fit the type."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import ArrayType, MapType, StructType
+    from pyspark.sql.types import BinaryType, DateType, DecimalType, StringType, TimestampNTZType, TimestampType
 
-    told = F.when(F.schema_of_variant(told) == "STRING", F.try_parse_json(text)).otherwise(told)
+    type_name = F.lit(None).cast("string") if semantic_type is None else semantic_type["name"]
+    match type_:
+        case StringType():
+            return text
+        case BinaryType():
+            uuid = F.unhex(F.replace(text, F.lit("-"), F.lit("")))
+            return F.when(text.rlike(_UUID), uuid).otherwise(F.try_to_binary(text, F.lit("base64")))
+        case DateType():
+            days = F.when(type_name.isNull() | type_name.isin(*_DATES), F.date_from_unix_date(text.try_cast("int")))
+            return F.when(text.rlike(_INTEGER), days).otherwise(F.regexp_replace(text, "Z$", "").try_cast("date"))
+        case TimestampType():
+            return F.timestamp_micros(_to_epoch_micros(text, type_name, unit))
+        case TimestampNTZType():
+            # Not through a timestamp with time zone: that would depend on the time zone of the session.
+            epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+            return F.timestamp_add("MICROSECOND", _to_epoch_micros(text, type_name, unit), epoch)
+        case DecimalType():
+            return _convert_decimal(raw, text, semantic_type, type_)
+        case _:
+            return text.try_cast(type_)
+
+
+def _convert_nested(raw: Column, text: Column, type_: ArrayType | MapType | StructType, name: str, unit: Unit) -> Column:
+    """Convert arrays, maps and structs; also from a text that contains JSON."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import ArrayType, MapType
+
+    raw = F.when(F.schema_of_variant(raw) == "STRING", F.try_parse_json(text)).otherwise(raw)
     if isinstance(type_, ArrayType):
-        element = type_.elementType
-        return F.transform(F.try_variant_get(told, "$", "array<variant>"), lambda one: value(one, element, name, unit))
-    named = F.try_variant_get(told, "$", "map<string,variant>")
+        element_type = type_.elementType
+        elements = F.try_variant_get(raw, "$", "array<variant>")
+        return F.transform(elements, lambda element: convert_value(element, element_type, name, unit))
+    members = F.try_variant_get(raw, "$", "map<string,variant>")
     if isinstance(type_, MapType):
-        keys, values = type_.keyType, type_.valueType
-        typed = F.transform_values(named, lambda _, one: value(one, values, name, unit))
-        return F.transform_keys(typed, lambda key, _: key.try_cast(keys))
-    assert isinstance(type_, StructType)  # noqa: S101
-    fields = [value(member(told, f.name), f.dataType, f"{name}.{f.name}", unit).alias(f.name) for f in type_]
-    return F.when(named.isNotNull(), F.struct(*fields))
+        key_type, value_type = type_.keyType, type_.valueType
+        converted = F.transform_values(members, lambda _, value: convert_value(value, value_type, name, unit))
+        return F.transform_keys(converted, lambda key, _: key.try_cast(key_type))
+    fields = [convert_value(get_member(raw, f.name), f.dataType, f"{name}.{f.name}", unit).alias(f.name) for f in type_]
+    return F.when(members.isNotNull(), F.struct(*fields))
 
 
-def _micros(text: Column, kind: Column, unit: Unit) -> Column:
-    """Since 1970, in UTC. A text without a zone is read as one in UTC, as numbers are."""
+def _to_epoch_micros(text: Column, type_name: Column, unit: Unit) -> Column:
+    """Microseconds since 1970 in UTC. A text without a time zone is read as UTC, like numbers."""
     from pyspark.sql import functions as F  # noqa: N812
 
     number = text.try_cast("bigint")
-    whole_micros = ((number - F.pmod(number, F.lit(1000))).cast("decimal(20,0)") / 1000).cast("bigint")
-    counted = {"millis": F.try_multiply(number, F.lit(1000)), "micros": number, "nanos": whole_micros}
-    units = [F.when(kind.isin(*names), counted[of]) for of, names in _TIMESTAMPS.items()]
+    nanos_as_micros = ((number - F.pmod(number, F.lit(1000))).cast("decimal(20,0)") / 1000).cast("bigint")
+    by_unit = {"millis": F.try_multiply(number, F.lit(1000)), "micros": number, "nanos": nanos_as_micros}
+    by_type = [F.when(type_name.isin(*names), by_unit[type_unit]) for type_unit, names in _TIMESTAMPS.items()]
     zoned = F.when(text.rlike(_ZONE), text).otherwise(F.concat(text, F.lit("Z")))
-    said = F.when(text.rlike(_INSTANT), F.unix_micros(zoned.try_cast("timestamp")))
-    return F.when(text.rlike(_WHOLE), F.coalesce(*units, F.when(kind.isNull(), counted[unit]))).otherwise(said)
+    from_text = F.when(text.rlike(_TIMESTAMP), F.unix_micros(zoned.try_cast("timestamp")))
+    from_number = F.coalesce(*by_type, F.when(type_name.isNull(), by_unit[unit]))
+    return F.when(text.rlike(_INTEGER), from_number).otherwise(from_text)
 
 
-def _decimal(told: Column, text: Column, kind: Column | None, type_: DecimalType) -> Column:
-    """Digits, as text or number, or the bytes of a number without its point: then the schema says where the point is, or the
-    value itself. Bytes of which nobody says it are not read."""
+def _convert_decimal(raw: Column, text: Column, semantic_type: Column | None, type_: DecimalType) -> Column:
+    """Convert digits (text or number), or the bytes of an unscaled number, whose scale is in the semantic type or in the
+    value itself. Bytes without a known scale do not fit."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    encoded, scale = F.try_variant_get(told, "$.value", "string"), F.try_variant_get(told, "$.scale", "int")
-    if kind is not None:
-        is_encoded = (kind["name"] == _DECIMAL) & (F.schema_of_variant(told) == "STRING")
+    encoded, scale = F.try_variant_get(raw, "$.value", "string"), F.try_variant_get(raw, "$.scale", "int")
+    if semantic_type is not None:
+        is_encoded = (semantic_type["name"] == _DECIMAL) & (F.schema_of_variant(raw) == "STRING")
         encoded = F.when(is_encoded, text).otherwise(encoded)
-        scale = F.when(is_encoded, kind["parameters"]["scale"].try_cast("int")).otherwise(scale)
-    # A cast rounds; what would be lost is refused.
-    read = text.try_cast(type_)
+        scale = F.when(is_encoded, semantic_type["parameters"]["scale"].try_cast("int")).otherwise(scale)
+    # A cast rounds; values that would lose digits do not fit.
+    number = text.try_cast(type_)
     is_rounded = text.rlike(rf"^[^eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9]")
-    is_other = text.rlike("[eE]") & (read.cast("double") != text.try_cast("double"))
-    return F.when(encoded.isNull(), F.when(~is_rounded & ~is_other, read)).otherwise(_decoded(encoded, scale, type_))
+    is_inexact = text.rlike("[eE]") & (number.cast("double") != text.try_cast("double"))
+    from_digits = F.when(~is_rounded & ~is_inexact, number)
+    return F.when(encoded.isNull(), from_digits).otherwise(_decode_decimal(encoded, scale, type_))
 
 
-def _decoded(encoded: Column, scale: Column, type_: DecimalType) -> Column:
+def _decode_decimal(encoded: Column, scale: Column, type_: DecimalType) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    number, sign = _unscaled(encoded)
-    beyond = F.greatest(scale - type_.scale, F.lit(0))
-    lost = F.concat(F.lit("1"), F.repeat(F.lit("0"), beyond)).try_cast("decimal(38,0)")
+    number, sign = _decode_unscaled(encoded)
+    excess_digits = F.greatest(scale - type_.scale, F.lit(0))
+    divisor = F.concat(F.lit("1"), F.repeat(F.lit("0"), excess_digits)).try_cast("decimal(38,0)")
     digits = F.concat(sign, number.cast("string"), F.lit("E"), (-scale).cast("string"))
-    return F.when(number % lost == 0, digits.try_cast(type_))
+    return F.when(number % divisor == 0, digits.try_cast(type_))
 
 
-def _unscaled(encoded: Column) -> tuple[Column, Column]:
-    """The number in up to 16 bytes, the highest first, in two's complement; and its sign. Spark loses digits when it negates
-    a large number (seen in 4.1)."""
+def _decode_unscaled(encoded: Column) -> tuple[Column, Column]:
+    """The absolute value and the sign of a number of up to 16 bytes, big-endian in two's complement. They are separate,
+    because Spark loses digits when it negates a large number (seen in 4.1)."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    code = F.hex(F.try_to_binary(encoded, F.lit("base64")))
-    is_negative = code.rlike("^[89A-F]")
-    full = F.lpad(F.when(is_negative, F.translate(code, _HEX, _HEX[::-1])).otherwise(code), 32, "0")
-    high, low = (F.conv(F.substring(full, at, 16), 16, 10).cast("decimal(20,0)") for at in (1, 17))
+    hex_digits = F.hex(F.try_to_binary(encoded, F.lit("base64")))
+    is_negative = hex_digits.rlike("^[89A-F]")
+    inverted = F.translate(hex_digits, _HEX, _HEX[::-1])
+    padded = F.lpad(F.when(is_negative, inverted).otherwise(hex_digits), 32, "0")
+    high, low = (F.conv(F.substring(padded, start, 16), 16, 10).cast("decimal(20,0)") for start in (1, 17))
     number = high * F.lit(Decimal(1 << 64)) + (low + F.when(is_negative, 1).otherwise(0))
-    return F.when(F.length(code).between(2, 32), number), F.when(is_negative, "-").otherwise("")
+    return F.when(F.length(hex_digits).between(2, 32), number), F.when(is_negative, "-").otherwise("")

@@ -1,8 +1,8 @@
-"""Tasks inside Spark executors: one job of one row for each task, so that Spark schedules, retries and scales them.
+"""Run tasks in Spark executors: one Spark job with one row for each task, so that Spark schedules, retries and scales them.
 
-Jobs are plain `mapInArrow` calls from driver threads, which every master and Spark Connect understand. Errors of the kernel
-come back as data; only a lost executor is Spark's business, and it repeats the task as another attempt. Attempts write
-under names of their own, and what the losers left is removed.
+Jobs are plain `mapInArrow` calls from driver threads, which every master and Spark Connect support. Errors of the kernel
+are returned as data; only the loss of an executor is handled by Spark, which repeats the task as another attempt. Attempts
+write files under unique names, and files of stale attempts (all but the successful one) are removed.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ from pyarctic._version import __version__
 from pyarctic.iceberg import remove_quietly
 from pyarctic.optimizing.execute import MAX_ATTEMPTS, POLL_SECONDS, Storage, remove_attempt_files
 from pyarctic.optimizing.protocol import Job, Progress, ProgressListener, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.spark.executors import check_version, reach_executors, slots
-from pyarctic.spark.failures import reason
-from pyarctic.spark.range_shuffle import Lost, Shuffle
+from pyarctic.spark.executors import check_version, prepare_executors, task_slots
+from pyarctic.spark.failures import failure_reason
+from pyarctic.spark.range_shuffle import RangeShuffle, ShuffleFailed
 from pyarctic.spark.shipping import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SUBMISSION = 1000
-"""Attempts are numbered by submission and, within one, by Spark."""
+_ATTEMPTS_PER_SUBMISSION = 1000
+"""Attempt numbers: each submission has its own range, in which Spark counts."""
 _KILL_SECONDS = 4.0
-"""So long a cancelled task may go on: `spark.python.task.killTimeout`, and a little more."""
+"""How long a cancelled task may continue: `spark.python.task.killTimeout` and a little more."""
 
 
 class SparkEngine:
-    """Runs tasks on a Spark session of any kind: local, standalone, YARN, Kubernetes, Connect."""
+    """Runs optimizer tasks on any Spark session: local, standalone, YARN, Kubernetes or Connect."""
 
     name = "spark"
 
     def __init__(self, spark: SparkSession, workers: int | None = None) -> None:
         self._spark = spark
-        self._workers = workers or slots(spark)
+        self._workers = workers or task_slots(spark)
 
     def run(
         self, job: Job, io: Storage, tasks: Sequence[Task], listen: ProgressListener
     ) -> Generator[TaskOutcome, None, None]:
-        reach_executors(self._spark)
+        prepare_executors(self._spark)
         tag = f"arctic-{uuid.uuid4()}"
-        work = _Work(self._spark, tag, job, io)
+        runner = _TaskRunner(self._spark, tag, job, io)
         pool = ThreadPoolExecutor(max_workers=max(min(self._workers, len(tasks)), 1), thread_name_prefix="arctic-spark")
-        untaken: set[Future[TaskOutcome]] = {pool.submit(work.outcome, task) for task in tasks}
+        pending: set[Future[TaskOutcome]] = {pool.submit(runner.run, task) for task in tasks}
         try:
-            while untaken:
-                for done in wait(untaken, POLL_SECONDS, FIRST_COMPLETED).done:
-                    outcome = done.result()
+            while pending:
+                for future in wait(pending, POLL_SECONDS, FIRST_COMPLETED).done:
+                    outcome = future.result()
                     if isinstance(outcome, TaskResult):
                         listen(Progress(task=outcome.task, rows=outcome.rows_in, bytes=outcome.bytes_read))
-                    untaken.remove(done)
+                    pending.remove(future)
                     yield outcome
         finally:
-            work.stop(untaken)
+            runner.stop(pending)
             pool.shutdown()
-            work.clean(untaken)
+            runner.clean(pending)
 
 
-class _Work:
-    """The tasks of one run."""
+class _TaskRunner:
+    """Runs the tasks of one job."""
 
     def __init__(self, spark: SparkSession, tag: str, job: Job, io: Storage) -> None:
         self._spark = spark
@@ -75,26 +75,26 @@ class _Work:
         self._job = job
         self._io = io
         self._text = json.dumps(job.to_json())
-        self._losers: list[tuple[Task, int]] = []
-        self._most_failures = int(spark.conf.get("spark.task.maxFailures", None) or 4)
+        self._stale_attempts: list[tuple[Task, int]] = []
+        self._max_failures = int(spark.conf.get("spark.task.maxFailures", None) or 4)
         self._speculates = str(spark.conf.get("spark.speculation", "false")).lower() == "true"
-        self._shuffle = Shuffle(spark, job, io, speculates=self._speculates)
+        self._shuffle = RangeShuffle(spark, job, io, speculates=self._speculates)
         self._is_stopped = False
 
     def stop(self, open_tasks: Collection[Future[TaskOutcome]]) -> None:
-        """Cancel what runs. A job that is about to be submitted cannot be cancelled yet, so it is tried until all have
-        ended."""
+        """Cancel running tasks. A job that is about to be submitted cannot be cancelled yet, so this is repeated until all
+        have ended."""
         self._is_stopped = True
         for future in open_tasks:
             future.cancel()
         while not all(future.done() for future in open_tasks):
-            with contextlib.suppress(Exception):  # of a session that was stopped
+            with contextlib.suppress(Exception):  # the session may be stopped already
                 self._cancel()
             wait(open_tasks, POLL_SECONDS)
 
     def _tag_thread(self) -> None:
-        """Jobs of this thread can be cancelled from now on. A session's own tags are for Connect only: elsewhere Spark 4.1
-        finds no job by them."""
+        """Make the jobs of this thread cancellable. Session tags work with Connect only: elsewhere Spark 4.1 finds no job by
+        them."""
         if is_remote(self._spark):
             self._spark.addTag(self._tag)
         else:
@@ -106,70 +106,70 @@ class _Work:
         else:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
-    def outcome(self, task: Task) -> TaskOutcome:
-        """Submit a task until it succeeds, or fails for good."""
+    def run(self, task: Task) -> TaskOutcome:
+        """Submit a task until it succeeds or fails permanently."""
         self._tag_thread()
         for submission in range(MAX_ATTEMPTS):
-            first = submission * _SUBMISSION
-            outcome = self._shuffled(task, first) if task.ranges > 1 else self._submitted(task, first)
+            first = submission * _ATTEMPTS_PER_SUBMISSION
+            outcome = self._run_shuffle(task, first) if task.ranges > 1 else self._run_on_one_executor(task, first)
             if self._is_stopped or not (isinstance(outcome, TaskFailure) and outcome.retryable):
                 break
         return outcome
 
-    def _shuffled(self, task: Task, first_attempt: int) -> TaskOutcome:
-        """A task that is divided by ranges of keys."""
+    def _run_shuffle(self, task: Task, first_attempt: int) -> TaskOutcome:
+        """Run a task that is divided by key ranges."""
         try:
-            done = self._shuffle.run(task, first_attempt)
-        except Lost as lost:
-            self._losers += [(task, number) for number in lost.losers]
-            return _told(task, first_attempt, lost.__cause__ or lost)
-        except Exception as error:  # noqa: BLE001  # of the first look at its files
-            return _told(task, first_attempt, error)
-        self._losers += [(task, number) for number in done.losers]
-        return done.outcome
+            result = self._shuffle.run(task, first_attempt)
+        except ShuffleFailed as failure:
+            self._stale_attempts += [(task, number) for number in failure.stale_attempts]
+            return _spark_failure(task, first_attempt, failure.__cause__ or failure)
+        except Exception as error:  # noqa: BLE001  # raised while sampling
+            return _spark_failure(task, first_attempt, error)
+        self._stale_attempts += [(task, number) for number in result.stale_attempts]
+        return result.outcome
 
-    def _submitted(self, task: Task, first_attempt: int) -> TaskOutcome:
-        outcome = self._answered(task, first_attempt)
-        self._note_losers(task, first_attempt, outcome)
+    def _run_on_one_executor(self, task: Task, first_attempt: int) -> TaskOutcome:
+        outcome = self._submit(task, first_attempt)
+        self._record_stale_attempts(task, first_attempt, outcome)
         return outcome
 
-    def _answered(self, task: Task, first_attempt: int) -> TaskOutcome:
+    def _submit(self, task: Task, first_attempt: int) -> TaskOutcome:
         run = task_function(self._text, dict(self._io.properties), json.dumps(task.to_json()), first_attempt)
         try:
             answer = self._spark.range(0, 1, 1, 1).mapInArrow(run, "answer string").collect()[0]["answer"]
-        except Exception as error:  # noqa: BLE001  # PySpark, Py4J and gRPC have their own
-            return _told(task, first_attempt, error)
+        except Exception as error:  # noqa: BLE001  # PySpark, Py4J and gRPC have different ones
+            return _spark_failure(task, first_attempt, error)
         message = json.loads(answer)
         if "result" in message:
             return TaskResult.from_json(message["result"], self._job.metadata)
         return TaskFailure(**message["failure"])
 
-    def _note_losers(self, task: Task, first: int, outcome: TaskOutcome) -> None:
-        """Attempts that may have left something: those before the one that counts, and with speculation others too."""
+    def _record_stale_attempts(self, task: Task, first: int, outcome: TaskOutcome) -> None:
+        """Record attempts that may have left files behind: those before the winner, and with speculation others too."""
         winner = outcome.attempt if isinstance(outcome, TaskResult) else None
-        last = self._most_failures + 1 if winner is None or self._speculates else winner - first
-        self._losers += [(task, first + number) for number in range(last) if first + number != winner]
+        last = self._max_failures + 1 if winner is None or self._speculates else winner - first
+        self._stale_attempts += [(task, first + number) for number in range(last) if first + number != winner]
 
-    def clean(self, untaken: Collection[Future[TaskOutcome]]) -> None:
-        """Remove what losers and cancelled tasks left, and results that nobody took. All jobs have ended."""
-        for future in untaken:
+    def clean(self, pending: Collection[Future[TaskOutcome]]) -> None:
+        """Remove files of stale attempts and cancelled tasks, and results that were not consumed. All jobs have ended."""
+        for future in pending:
             if not future.cancelled() and isinstance(outcome := future.result(), TaskResult):
                 remove_quietly(self._io, outcome.paths)
-        self._remove_losers()
-        if self._losers and (untaken or self._speculates):
-            # Spark tells them to end, and gives them some time.
+        self._remove_stale_files()
+        if self._stale_attempts and (pending or self._speculates):
+            # Spark asks these tasks to end and gives them some time.
             time.sleep(_KILL_SECONDS)
-            self._remove_losers()
+            self._remove_stale_files()
 
-    def _remove_losers(self) -> None:
-        for task, attempt in self._losers:
+    def _remove_stale_files(self) -> None:
+        for task, attempt in self._stale_attempts:
             remove_attempt_files(self._job, self._io, task, attempt)
 
 
 def task_function(
     job: str, io_properties: dict[str, str], task: str, first_attempt: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """What an executor runs. Properties of the storage travel in the closure only: no plan and no log shows them."""
+    """The function that an executor runs. Storage properties are in its closure only: plans and logs do not show them."""
     version = __version__
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,49 +177,49 @@ def task_function(
             if batch.num_rows:
                 import os
 
-                # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
+                # Before Polars is imported: an executor runs as many concurrent tasks as it has cores.
                 os.environ.setdefault("POLARS_MAX_THREADS", "1")
                 from pyspark import TaskContext
 
-                from pyarctic.spark.engine import answered
+                from pyarctic.spark.engine import run_task
 
                 context = TaskContext.get()
                 number = context.attemptNumber() if context else 0
-                answer = answered(job, io_properties, task, first_attempt + number, version)
+                answer = run_task(job, io_properties, task, first_attempt + number, version)
                 yield pa.RecordBatch.from_arrays([pa.array([answer])], ["answer"])
 
     return run
 
 
-_benches: dict[str, Any] = {}
-"""Of this Python worker: the job it worked on last, with its indexes."""
+_job_contexts: dict[str, Any] = {}
+"""The job that this Python worker worked on last, by its id."""
 
 
-def answered(job: str, io_properties: dict[str, str], task: str, attempt: int, version: str) -> str:
-    """Work on a task in this process; the answer as JSON, also when it failed."""
+def run_task(job: str, io_properties: dict[str, str], task: str, attempt: int, version: str) -> str:
+    """Run a task in this process and return the result or the failure as JSON."""
     document = json.loads(task)
     try:
-        result = _executed(json.loads(job), io_properties, Task.from_json(document), attempt, version)
-    except Exception as error:  # noqa: BLE001  # told to the driver
+        result = _execute(json.loads(job), io_properties, Task.from_json(document), attempt, version)
+    except Exception as error:  # noqa: BLE001  # returned to the driver
         return json.dumps({"failure": TaskFailure.of(document["id"], attempt, error).to_json()})
     return json.dumps({"result": result.to_json()})
 
 
-def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
+def _execute(job: dict[str, Any], io_properties: dict[str, str], task: Task, attempt: int, version: str) -> TaskResult:
     from pyarctic.optimizing.execute.kernel import JobContext, execute
 
     check_version(version)
-    if job["id"] not in _benches:
-        _benches.clear()
-        _benches[job["id"]] = JobContext.opened(job, io_properties)
-    return execute(_benches[job["id"]], task, attempt=attempt)
+    if job["id"] not in _job_contexts:
+        _job_contexts.clear()
+        _job_contexts[job["id"]] = JobContext.opened(job, io_properties)
+    return execute(_job_contexts[job["id"]], task, attempt=attempt)
 
 
-def _told(task: Task, attempt: int, error: BaseException) -> TaskFailure:
+def _spark_failure(task: Task, attempt: int, error: BaseException) -> TaskFailure:
     return TaskFailure(
         task=task.id,
         attempt=attempt,
         code="spark",
-        detail=f"Spark could not run the task: {reason(error)}",
-        hint="Spark's log tells more. Executors need PyArctic's libraries in their Python: docs/spark.md.",
+        detail=f"Spark could not run the task: {failure_reason(error)}",
+        hint="See Spark's log. Executors need PyArctic's dependencies in their Python: docs/spark.md.",
     )

@@ -1,6 +1,6 @@
-"""The way to executors: what they get of the driver, and how they open it.
+"""Send objects and code to executors.
 
-Objects travel pickled inside a task's code, with the storage's properties in them: no plan and no log of Spark shows them.
+Objects are pickled into the closure of a task, including storage properties: they do not appear in plans or logs of Spark.
 """
 
 from __future__ import annotations
@@ -12,62 +12,64 @@ from typing import TYPE_CHECKING, Any
 
 from pyarctic._version import __version__
 from pyarctic.errors import ConfigError
-from pyarctic.spark.session import runs_here
+from pyarctic.spark.session import uses_this_python
 from pyarctic.spark.shipping import is_remote, ship
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_REMOTE_TASKS_AT_A_TIME = 8
-_MOST_OPENED = 8
-_opened: dict[bytes, Any] = {}
-"""Of this Python worker: what it opened last."""
+_REMOTE_TASK_SLOTS = 8
+_MAX_OPEN_PAYLOADS = 8
+_open_payloads: dict[bytes, Any] = {}
+"""The objects that this Python worker opened last, by their pickled form."""
 
 BatchFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
 
-def reach_executors(spark: SparkSession) -> None:
-    """Make sure that executors find PyArctic."""
-    if is_remote(spark) or not runs_here(str(spark.sparkContext.master)):
+def prepare_executors(spark: SparkSession) -> None:
+    """Make sure that executors can import PyArctic."""
+    if is_remote(spark) or not uses_this_python(str(spark.sparkContext.master)):
         ship(spark)
 
 
-def slots(spark: SparkSession) -> int:
-    """How many tasks run at a time, as far as can be told."""
-    return _REMOTE_TASKS_AT_A_TIME if is_remote(spark) else int(spark.sparkContext.defaultParallelism)
+def task_slots(spark: SparkSession) -> int:
+    """How many tasks run concurrently, as far as it is known."""
+    return _REMOTE_TASK_SLOTS if is_remote(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def check_version(driver: str) -> None:
     if driver != __version__:
         raise ConfigError(
             f"the executor has PyArctic {__version__}, the driver {driver}",
-            hint="Install the driver's version on executors, or none: then they get it from the driver.",
+            hint="Install the driver's version on the executors, or none: then they get it from the driver.",
         )
 
 
-def sent(thing: Any, work: Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> BatchFunction:
-    """A function for `mapInArrow` that opens `thing` on the executor and works with it. `work` is a function of a module."""
-    data, module, name, version = pickle.dumps(thing), work.__module__, work.__name__, __version__
+def executor_function(
+    payload: Any, work: Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> BatchFunction:
+    """A function for `mapInArrow` that opens `payload` on the executor and passes it to `work`, a module-level function."""
+    data, module, name, version = pickle.dumps(payload), work.__module__, work.__name__, __version__
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import importlib
 
-        from pyarctic.spark.executors import opened
+        from pyarctic.spark.executors import open_payload
 
-        thing = opened(data, version)
-        yield from getattr(importlib.import_module(module), name)(thing, batches)
+        payload = open_payload(data, version)
+        yield from getattr(importlib.import_module(module), name)(payload, batches)
 
     return run
 
 
-def opened(data: bytes, version: str) -> Any:
-    """What the driver sent."""
+def open_payload(data: bytes, version: str) -> Any:
+    """Unpickle what the driver sent, once for each Python worker."""
     check_version(version)
-    if data not in _opened:
-        while len(_opened) >= _MOST_OPENED:
-            del _opened[next(iter(_opened))]
-        # Before Polars is loaded: an executor runs as many tasks at a time as it has cores.
+    if data not in _open_payloads:
+        while len(_open_payloads) >= _MAX_OPEN_PAYLOADS:
+            del _open_payloads[next(iter(_open_payloads))]
+        # Before Polars is imported: an executor runs as many concurrent tasks as it has cores.
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
-        _opened[data] = pickle.loads(data)  # noqa: S301  # made by the driver
-    return _opened[data]
+        _open_payloads[data] = pickle.loads(data)  # noqa: S301  # pickled by the driver
+    return _open_payloads[data]

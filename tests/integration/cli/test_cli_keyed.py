@@ -358,7 +358,7 @@ def test_a_drop_is_confirmed(
     monkeypatch.setattr("sys.stdin", Keyboard(typed))
     ran = orders("table", "drop", NAME)
     assert ran.code == code, ran.err
-    assert "the keyed table demo.shop.orders goes, its 6 files of" in ran.err
+    assert "the keyed table demo.shop.orders will be dropped, its 6 files of" in ran.err
     assert [lake.table_exists(f"shop.{store}") for store in ("orders", "orders_change_")] == [code != 0] * 2
 
 
@@ -397,7 +397,7 @@ def test_the_tree_is_explained(orders: Arctic) -> None:
     assert [(task["node"], task["change_files"], task["data_files"]) for task in told["tasks"]] == [(1, 6, 0)]
     page = done(orders("table", "explain", NAME, "--kind", "minor")).out
     assert "Tree" in page
-    assert "6 files merged into Base" in page
+    assert "6 files merged into the base store" in page
     assert rows_of(orders, "--store", "base") == []
 
 

@@ -18,8 +18,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
 import pyarctic
-from pyarctic.cli.view.explain_page import span
-from pyarctic.cli.view.progress import Bar
+from pyarctic.cli.view.explain_page import format_span
+from pyarctic.cli.view.progress import BarWatcher
 from pyarctic.optimizing.protocol import Progress, TaskFailure
 from tests.support import changes
 from tests.support.cli_library import Arctic
@@ -60,7 +60,7 @@ def test_explain(arctic: Arctic, lake: SqlCatalog) -> None:
     ran = arctic("table", "explain", NAME)
     assert (ran.code, ran.err) == (0, "")
     words = [line.split() for line in ran.out.splitlines()]
-    assert ["Partitions", "3,", "2", "need", "something"] in words
+    assert ["Partitions", "3,", "2", "due"] in words
     assert ["Now", "2", "tasks"] in words
     assert ["Rules", "for", "city=Oslo"] in words
     assert ["small-files", "minor", "4", "3", "met", "now"] in [line[:6] for line in words]
@@ -182,7 +182,7 @@ def test_what_fails_is_told_and_the_rest_stays(arctic: Arctic, lake: SqlCatalog,
     assert "1 of 2 committed, 1 failed" in ran.out
     assert "Failed" in ran.out
     assert "(city=Rome) failed [damaged]: " in ran.err
-    assert ran.err.splitlines()[-1] == "1 of 2 tasks failed; what the others did is in the table"
+    assert ran.err.splitlines()[-1] == "1 of 2 tasks failed; the other tasks are committed"
     ran = arctic("table", "optimize", NAME, "--json")
     assert ran.code == 1
     assert (ran.json["changed"], ran.json["failures"][0]["code"]) == (False, "damaged")
@@ -198,7 +198,7 @@ def test_partitions_with_writers_are_held_back(arctic: Arctic, lake: SqlCatalog)
     assert "others change rows here" in explained
     ran = arctic("table", "optimize", NAME, "--where", "city = 'Oslo'", "--dry-run", "--json")
     assert ran.json["held_back"] == ["city=Oslo"]
-    assert "1 partition held back, because others change rows there: city=Oslo" in ran.err
+    assert "1 partition held back for concurrent writers: city=Oslo" in ran.err
     ran = arctic("table", "optimize", NAME, "--ignore-writers", "--dry-run")
     assert ["merge", "minor", "city=Oslo"] in [line.split()[1:4] for line in ran.out.splitlines()]
 
@@ -252,7 +252,7 @@ def test_what_was_asked_is_passed_on(arctic: Arctic, monkeypatch: pytest.MonkeyP
     ]
     assert (ran.code, ran.out) == (130, "")
     assert ran.err.splitlines() == [
-        "interrupted: what was committed stays, the rest of the table is as it was",
+        "interrupted: committed tasks are kept, the rest of the table is unchanged",
         "error[interrupted]: interrupted",
     ]
 
@@ -268,7 +268,7 @@ def test_an_interrupt_ends_the_run_and_its_workers(lake: SqlCatalog, tmp_path: P
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "what was committed stays" in told
+    assert "committed tasks are kept" in told
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert lake.load_table("shop.orders").metadata_location == before
     assert data_files(tmp_path) == files
@@ -295,7 +295,7 @@ def test_a_rollback_is_confirmed(
     monkeypatch.setattr("sys.stdin", Keyboard(typed))
     ran = arctic("table", "rollback", NAME)
     assert ran.code == code, ran.err
-    assert f"{NAME} goes back from snapshot {optimized} to " in ran.err
+    assert f"{NAME} will be rolled back from snapshot {optimized} to " in ran.err
     moved = changes.head(lake.load_table("shop.orders")) != optimized
     assert (moved, "rolled back" in ran.out) == (code == 0, code == 0)
 
@@ -309,9 +309,9 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plan = plan_table(pyarctic.table(NAME), Options())
     assert plan is not None
     screen = io.StringIO()
-    bar = Bar(NAME, Console(file=screen, force_terminal=True, width=120, color_system=None))
+    bar = BarWatcher(NAME, Console(file=screen, force_terminal=True, width=120, color_system=None))
     total = sum(task.input_bytes for task in plan.tasks)
-    with bar.drawn as drawn:
+    with bar.display as drawn:
         bar.planned(plan)
         bar.progress(Progress(task=0, rows=1, bytes=10))
         assert (drawn.tasks[0].completed, drawn.tasks[0].total) == (10, total)
@@ -334,7 +334,7 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_spans() -> None:
-    assert [span(seconds) for seconds in (0, 0.2, 59, 5400, 86400, 90061)] == [
+    assert [format_span(seconds) for seconds in (0, 0.2, 59, 5400, 86400, 90061)] == [
         "0 s",
         "0 s",
         "59 s",

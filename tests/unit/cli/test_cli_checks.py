@@ -45,10 +45,10 @@ def test_catalog_check(arctic: Arctic, library: Library) -> None:
 
 
 def test_a_catalog_that_hangs_is_a_fault(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(checks, "CATALOG_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(Catalog, "list_namespaces", lambda _: time.sleep(0.5))
     found = checks.check_catalog("demo")
-    assert (found.state, found.detail) == ("fault", "no answer within 0 s")
+    assert (found.state, found.detail) == ("fault", "no response within 0 s")
 
 
 def test_doctor(arctic: Arctic, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_doctor(arctic: Arctic, library: Library, monkeypatch: pytest.MonkeyPatc
         ("python", "pyiceberg", "pyarrow", "polars", "pyspark", "java", "cache", "config", "catalog demo"), "ok"
     )
     for_people = arctic("doctor")
-    assert for_people.err == "9 checks; 0 to look at, 0 at fault\n"
+    assert for_people.err == "9 checks; 0 warnings, 0 faults\n"
     assert "✓ ok" in for_people.out
 
 

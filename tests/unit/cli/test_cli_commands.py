@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyarctic.cli.scan import parse_instant
+from pyarctic.cli.scan import parse_timestamp
 from tests.support.cli_library import NAME, SNAPSHOT, Arctic, Library, Table
 
 
@@ -28,7 +28,7 @@ def test_nothing_to_list(arctic: Arctic, library: Library) -> None:
     assert (arctic("table", "ls").out, arctic("table", "ls").err) == ("", "no tables\n")
     assert arctic("table", "ls", "--json").json == []
     library.catalogs = []
-    assert arctic("table", "ls").err == "no tables; no catalog is configured, `arctic doctor` tells more\n"
+    assert arctic("table", "ls").err == "no tables; no catalog is configured, see `arctic doctor`\n"
 
 
 def test_table_show(arctic: Arctic, library: Library) -> None:
@@ -173,9 +173,9 @@ def test_bad_instants_are_refused(arctic: Arctic, library: Library, text: str) -
 
 
 def test_instants() -> None:
-    assert parse_instant("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC)
-    assert parse_instant("2026-01-31T09:30:00Z") == datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
-    assert parse_instant("2026-01-31 11:30+02:00") == datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    assert parse_timestamp("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC)
+    assert parse_timestamp("2026-01-31T09:30:00Z") == datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    assert parse_timestamp("2026-01-31 11:30+02:00") == datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 
 
 def test_version(arctic: Arctic) -> None:

@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
 from pyarctic import errors as tree
-from pyarctic.cli.app import app, globals_first, wants_json
+from pyarctic.cli import optimize
+from pyarctic.cli.app import app, extract_global_options, wants_json
 from pyarctic.cli.errors import EXIT_CODES
+from pyarctic.optimizing import KindChoice
 from tests.support.cli_library import NAME, Arctic, Library, Table
 
 ROOT = Path(__file__).parents[3]
@@ -116,7 +118,7 @@ def test_bad_arguments_are_usage_errors(arctic: Arctic, words: list[str]) -> Non
 
 
 def test_global_options_may_stand_anywhere(arctic: Arctic, library: Library, tmp_path: Path) -> None:
-    assert globals_first(["table", "ls", "--debug", "--config", "x", "--", "-q"]) == (
+    assert extract_global_options(["table", "ls", "--debug", "--config", "x", "--", "-q"]) == (
         ["--debug", "table", "ls", "--", "-q"],
         Path("x"),
     )
@@ -215,3 +217,8 @@ def test_every_command_is_documented() -> None:
     for path, command in commands():
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
         assert not {option for option in options if f"`{option}" not in text}, path
+
+
+def test_kinds_are_those_of_the_library() -> None:
+    """The command line names them again, because importing the library would make `--help` slow."""
+    assert [kind.value for kind in optimize.Kind] == list(get_args(KindChoice))

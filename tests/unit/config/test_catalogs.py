@@ -53,7 +53,7 @@ def test_a_named_file_must_exist(alone: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ARCTIC_CONFIG", "gone.yaml")
     with pytest.raises(ConfigError) as caught:
         config.load()
-    assert caught.value.hint == "the file is named by $ARCTIC_CONFIG"
+    assert caught.value.hint == "the file is set by $ARCTIC_CONFIG"
 
 
 def test_an_edit_counts_at_once(write_config: WriteConfig) -> None:
@@ -69,7 +69,7 @@ def test_declared_catalogs_win_over_the_file(write_config: WriteConfig) -> None:
     assert config.catalog_properties("demo") == {"type": "sql", "echo": "true", "pool": "3"}
     assert config.catalog_properties("prod") == {"type": "hive"}
     assert config.declared_names() == ["demo", "prod"]
-    assert [config.origin_of(name) for name in ("demo", "prod", "other")] == ["process", "file", None]
+    assert [config.catalog_origin(name) for name in ("demo", "prod", "other")] == ["process", "file", None]
     config.reset()
     assert config.catalog_properties("demo") == {"type": "rest"}
 
@@ -116,7 +116,7 @@ def test_secrets_are_masked() -> None:
         "db.PASSWORD": "e",
         "warehouse": "s3://lake/path",
     }
-    assert config.masked(properties) == {
+    assert config.mask_properties(properties) == {
         "type": "sql",
         "uri": "postgresql+psycopg2://anna:***@db.example/x?sslmode=on&api_key=***",
         "s3.secret-access-key": "***",

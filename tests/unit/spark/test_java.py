@@ -111,7 +111,7 @@ def test_the_launcher_is_written_once(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
-    with pytest.raises(ConfigError, match="cannot write Java's launcher") as caught:
+    with pytest.raises(ConfigError, match="cannot write the Java launcher") as caught:
         java.launcher_home(java.Java(executable=Path("/usr/bin/java"), major=17, origin="PATH"), tmp_path / "cache")
     assert "ARCTIC_CACHE" in str(caught.value.hint)
 

@@ -1,4 +1,4 @@
-"""Columns: what a value means, told once, so that people and machines each get their own form of it."""
+"""Columns: the meaning of a value, from which both its text form and its JSON form follow."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from pyarctic.cli.view.json_values import cell, jsonable
-from pyarctic.units import format_age, format_bytes, format_count, format_instant
+from pyarctic.cli.view.json_values import to_cell, to_json_value
+from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
 Row = Mapping[str, Any]
 WIDE_ONLY = 9
-"""The priority of columns that few people want to see."""
+"""The priority of columns that are shown with `--wide` only."""
 Kind = Literal["text", "id", "count", "bytes", "time", "state", "number", "json"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a frame."""
+    """A column of a frame."""
 
     name: str
     """The field in JSON and CSV."""
     header: str
-    """The heading for people."""
+    """The header in tables."""
     kind: Kind = "text"
-    """`id` is a 64-bit number that machines get as text, since JSON readers round it; `json` is text that
-    holds a document, which machines get as such."""
+    """`id` is a 64-bit number that becomes a string in JSON, because many JSON readers round it; `json` is text that
+    contains a JSON document, which is embedded."""
     priority: int = 1
-    """On a narrow terminal columns with the highest number go first; 0 always stays, 9 comes with `--wide` only."""
+    """On a narrow terminal columns with the highest number are dropped first; 0 is always shown, 9 with `--wide` only."""
     identity: bool = False
-    """What `--format name` prints."""
+    """Whether `--format name` prints this column."""
     prefix: str = ""
-    """The beginning all values share (the folder of the table), which people need not read on every line."""
+    """A common prefix of all values (the folder of the table), which tables leave out."""
 
     @property
-    def right(self) -> bool:
+    def is_right_aligned(self) -> bool:
         return self.kind in ("count", "bytes", "number")
 
-    def machine(self, row: Row) -> Any:
+    def json_value(self, row: Row) -> Any:
         """The value for JSON."""
         value = row.get(self.name)
         if value is None:
             return None
         if self.kind == "json":
             return json.loads(value)
-        return str(value) if self.kind == "id" else jsonable(value)
+        return str(value) if self.kind == "id" else to_json_value(value)
 
-    def human(self, row: Row, now: datetime | None) -> str:
-        """The value for people; with `now` instants become ages."""
+    def text(self, row: Row, now: datetime | None) -> str:
+        """The value as text for tables; with `now`, timestamps become ages."""
         value = row.get(self.name)
         if value is None:
             return ""
@@ -59,7 +59,7 @@ class Column:
             if self.kind == "count":
                 return format_count(value)
         if self.kind == "time" and isinstance(value, datetime):
-            return format_age(value, now) if now is not None else format_instant(value)
+            return format_age(value, now) if now is not None else format_timestamp(value)
         if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
             return ", ".join(value)
-        return cell(jsonable(value)).removeprefix(self.prefix)
+        return to_cell(to_json_value(value)).removeprefix(self.prefix)

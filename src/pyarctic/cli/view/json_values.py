@@ -1,4 +1,4 @@
-"""Any value a table can hold, as JSON: the rules of `--json` in one function."""
+"""Conversion of values to JSON: the rules of `--json`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from pyarctic.units import format_instant
+from pyarctic.units import format_timestamp
 
 
-def jsonable(value: Any) -> Any:
-    """The value in JSON's own types. Decimals are text, since JSON readers make floats of them; bytes are base64."""
+def to_json_value(value: Any) -> Any:
+    """Convert to JSON types. Decimals become strings, because JSON readers turn them into floats; bytes become base64."""
     match value:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else str(value)  # JSON has no NaN and no infinity
+            return value if math.isfinite(value) else str(value)  # JSON has no NaN or infinity
         case datetime():
-            # A timestamp without zone is not an instant, so it gets no Z.
-            return value.isoformat() if value.tzinfo is None else format_instant(value)
+            # A timestamp without time zone gets no Z.
+            return value.isoformat() if value.tzinfo is None else format_timestamp(value)
         case date() | time():
             return value.isoformat()
         case timedelta():
@@ -29,15 +29,15 @@ def jsonable(value: Any) -> Any:
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode("ascii")
         case Mapping():
-            return {str(key): jsonable(part) for key, part in value.items()}
+            return {str(key): to_json_value(part) for key, part in value.items()}
         case list() | tuple():
-            return [jsonable(part) for part in value]
+            return [to_json_value(part) for part in value]
         case _:
             return str(value)
 
 
-def cell(value: Any) -> str:
-    """A value that went through `jsonable`, as the text of one cell."""
+def to_cell(value: Any) -> str:
+    """Format a result of `to_json_value` as the text of one cell."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Looking on while a table is optimized: a bar on a terminal, elsewhere a line for each thing that happens.
+"""Progress of optimizing: a bar on a terminal, else one line per event.
 
-Loaded only by the command that needs it, because Rich is.
+Imported only by the command that needs it, because it imports Rich.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from pyarctic.cli.session import note, progress_wanted
-from pyarctic.cli.view.explain_page import place
+from pyarctic.cli.session import note, shows_progress
+from pyarctic.cli.view.explain_page import partition_label
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,64 +27,64 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watching(table: str) -> Iterator[Lines]:
-    """Somebody who looks on, as suits the terminal."""
-    if not progress_wanted():
-        yield Lines()
+def watch_progress(table: str) -> Iterator[LineWatcher]:
+    """Yield a watcher that suits stderr: a progress bar on a terminal, else lines."""
+    if not shows_progress():
+        yield LineWatcher()
         return
-    bar = Bar(table, Console(stderr=True))
-    with bar.drawn:
+    bar = BarWatcher(table, Console(stderr=True))
+    with bar.display:
         yield bar
 
 
-def heed_interrupts() -> None:
-    """Let Ctrl-C end a wait at once. Polars, when it is loaded, has the system go on waiting instead."""
+def make_waits_interruptible() -> None:
+    """Let Ctrl-C interrupt waits at once. Importing Polars makes the system restart interrupted waits instead."""
     import pyarctic.optimizing  # noqa: F401  # loads Polars
 
     signal.siginterrupt(signal.SIGINT, True)
 
 
-class Lines:
-    """One line when a task ends or something is committed."""
+class LineWatcher:
+    """Prints a line when a task ends or a commit happens."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
-        """The partitions of the tasks that failed, in order."""
+        """The partitions of the failed tasks, in order."""
         self._partitions: dict[int, str] = {}
         self._ended = 0
 
     def planned(self, plan: Plan) -> None:
-        """Maybe more than once: a run may go round again."""
+        """Start counting; called again each time the process plans again."""
         self._partitions = {task.id: task.partition for task in plan.tasks}
         self._ended = 0
 
     def progress(self, progress: TaskProgress) -> None:
-        """Too often for lines."""
+        """Ignored: too frequent for lines."""
 
     def ended(self, task: int, failure: TaskFailure | None) -> None:
         self._ended += 1
         if failure is not None:
             self.failed.append(self._partitions.get(task, ""))
             hint = f"; {failure.hint}" if failure.hint else ""
-            self.tell(f"{self._named(task)} failed [{failure.code}]: {failure.detail}{hint}", style="yellow")
+            self.print_line(f"{self._label(task)} failed [{failure.code}]: {failure.detail}{hint}", style="yellow")
         else:
-            self.task_done(f"{self._named(task)} done, {self._ended} of {len(self._partitions)}")
+            self.task_done(f"{self._label(task)} done, {self._ended} of {len(self._partitions)}")
 
     def said(self, text: str) -> None:
-        self.tell(text)
+        self.print_line(text)
 
     def task_done(self, text: str) -> None:
-        self.tell(text)
+        self.print_line(text)
 
-    def tell(self, text: str, style: str | None = None) -> None:
+    def print_line(self, text: str, style: str | None = None) -> None:
         note(text, style=style)
 
-    def _named(self, task: int) -> str:
-        return f"task {task} ({place(self._partitions.get(task, ''))})"
+    def _label(self, task: int) -> str:
+        return f"task {task} ({partition_label(self._partitions.get(task, ''))})"
 
 
-class Bar(Lines):
-    """Tasks and bytes that are done, how fast, and how long it will take. Only what matters is told in lines, above it."""
+class BarWatcher(LineWatcher):
+    """Shows tasks and bytes done, throughput and remaining time; failures and commits are printed as lines above it."""
 
     def __init__(self, table: str, console: Console) -> None:
         super().__init__()
@@ -92,24 +92,26 @@ class Bar(Lines):
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
-            _Amounts(table_column=Column(no_wrap=True)),
+            _AmountsColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True),
         )
-        self.drawn = Progress(*columns, console=console, transient=True, expand=True)
-        self._row = self.drawn.add_task(f"planning {table}", total=None, tasks="")
+        self.display = Progress(*columns, console=console, transient=True, expand=True)
+        self._bar = self.display.add_task(f"planning {table}", total=None, tasks="")
         self._table = table
         self._sizes: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
-        # Workers tell of their progress from threads of their own.
+        self._bytes_done: dict[int, int] = {}
+        # Workers report progress from other threads.
         self._lock = threading.Lock()
 
     def planned(self, plan: Plan) -> None:
         super().planned(plan)
-        # A task without bytes would be done before it began.
+        # A task without bytes would be done before it starts.
         self._sizes = {task.id: max(task.input_bytes, 1) for task in plan.tasks}
-        self._seen = {}
+        self._bytes_done = {}
         if self._sizes:
-            self.drawn.reset(self._row, description=self._table, total=sum(self._sizes.values()), tasks=self._tasks())
+            self.display.reset(
+                self._bar, description=self._table, total=sum(self._sizes.values()), tasks=self._format_tasks()
+            )
 
     def progress(self, progress: TaskProgress) -> None:
         self._advance(progress.task, progress.bytes)
@@ -118,25 +120,25 @@ class Bar(Lines):
         super().ended(task, failure)
         self._advance(task, self._sizes.get(task, 0))
         if self._ended == len(self._sizes):
-            self.drawn.update(self._row, description=f"committing to {self._table}")
+            self.display.update(self._bar, description=f"committing to {self._table}")
 
     def task_done(self, text: str) -> None:
-        """The bar shows it."""
+        """Ignored: the bar shows it."""
 
-    def tell(self, text: str, style: str | None = None) -> None:
-        self.drawn.console.print(Text(text, style=style or "dim"))
+    def print_line(self, text: str, style: str | None = None) -> None:
+        self.display.console.print(Text(text, style=style or "dim"))
 
     def _advance(self, task: int, size: int) -> None:
         with self._lock:
-            # An attempt that is repeated begins again; the bar waits for it rather than going back.
-            self._seen[task] = max(self._seen.get(task, 0), min(size, self._sizes.get(task, 0)))
-            self.drawn.update(self._row, completed=sum(self._seen.values()), tasks=self._tasks())
+            # A repeated attempt starts from zero; the bar waits for it instead of going back.
+            self._bytes_done[task] = max(self._bytes_done.get(task, 0), min(size, self._sizes.get(task, 0)))
+            self.display.update(self._bar, completed=sum(self._bytes_done.values()), tasks=self._format_tasks())
 
-    def _tasks(self) -> str:
+    def _format_tasks(self) -> str:
         return f"{self._ended}/{len(self._sizes)} tasks"
 
 
-class _Amounts(ProgressColumn):
+class _AmountsColumn(ProgressColumn):
     """`3/7 tasks  1.2 GiB of 4.0 GiB  80.0 MiB/s`."""
 
     def render(self, task: Task) -> Text:

@@ -1,4 +1,4 @@
-"""The page about one table that `arctic table show` gives people."""
+"""The page of `arctic table show`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 
-def sections(summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The summary of a table in the order in which people ask: what and how much, then schema, refs, properties."""
-    facts = [{"field": field, "value": value} for field, value in _facts(summary)]
-    pair = (Column("field", "Field"), Column("value", "Value", "time"))
-    yield Section(title=None, frame=Frame(columns=pair, rows=facts))
+def render_table_page(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the summary of a table: general facts and sizes first, then schema, refs, stores and properties."""
+    facts = [{"field": field, "value": value} for field, value in _table_facts(summary)]
+    fact_columns = (Column("field", "Field"), Column("value", "Value", "time"))
+    yield Section(title=None, frame=Frame(columns=fact_columns, rows=facts))
     schema = (
         Column("id", "Id", "count"),
         Column("name", "Column"),
@@ -27,29 +27,29 @@ def sections(summary: Mapping[str, Any]) -> Iterator[Section]:
     refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
     yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
     if summary.get("change_store"):
-        changes = [{"field": field, "value": value} for field, value in _change_facts(summary["change_store"])]
-        yield Section(title="Change store", frame=Frame(columns=pair, rows=changes), plain=True)
+        changes = [{"field": field, "value": value} for field, value in _change_store_facts(summary["change_store"])]
+        yield Section(title="Change store", frame=Frame(columns=fact_columns, rows=changes), plain=True)
     merged = [{"partition": path, "sequence": number} for path, number in (summary.get("merged_sequences") or {}).items()]
-    reached = (Column("partition", "Partition"), Column("sequence", "Up to sequence", "count"))
-    yield Section(title="Merged", frame=Frame(columns=reached, rows=merged))
+    sequence_columns = (Column("partition", "Partition"), Column("sequence", "Up to sequence", "count"))
+    yield Section(title="Merged", frame=Frame(columns=sequence_columns, rows=merged))
     pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
     properties = (Column("key", "Key"), Column("value", "Value"))
     yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
 
 
-def _change_facts(store: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _change_store_facts(store: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Table", store["name"]
     yield "Location", store["location"]
     yield "Snapshots", format_count(store["snapshots"])
-    for what in ("insert", "delete"):
-        files, records = store[f"{what}_files"], store[f"{what.removesuffix('e')}ed_records"]
-        yield f"{what.capitalize()} files", f"{format_count(files)} with {format_count(records)} records"
+    for kind in ("insert", "delete"):
+        files, records = store[f"{kind}_files"], store[f"{kind.removesuffix('e')}ed_records"]
+        yield f"{kind.capitalize()} files", f"{format_count(files)} with {format_count(records)} records"
     yield "Not merged yet", f"{format_count(store['unmerged_files'])} with {format_count(store['unmerged_records'])} records"
     yield "Data", format_bytes(store["bytes"])
 
 
-def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
-    """The scalar part of a summary as lines people read; what is absent gets no line."""
+def _table_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str | datetime]]:
+    """Yield the scalar part of a summary as labeled lines; absent values are left out."""
     for field, label in (("name", "Table"), ("kind", "Kind"), ("uuid", "UUID"), ("location", "Location")):
         yield label, str(summary[field])
     yield "Format version", str(summary["format_version"])

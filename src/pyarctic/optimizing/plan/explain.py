@@ -16,7 +16,7 @@ from pyarctic.optimizing.plan.explain_tree import TreeRow, keyed_notes, tree_row
 from pyarctic.optimizing.plan.planning import Plan, expected_files
 from pyarctic.optimizing.report import Health
 from pyarctic.optimizing.settings import Settings
-from pyarctic.units import format_age, format_bytes, format_count, format_instant
+from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
 _MOST_PARTITIONS = 50
 
@@ -39,7 +39,7 @@ class RuleRow:
     """When it could fire if nothing more is written; None: not by waiting."""
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"next_at": None if self.next_at is None else format_instant(self.next_at)}
+        return asdict(self) | {"next_at": None if self.next_at is None else format_timestamp(self.next_at)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class PartitionRow:
         return {
             **asdict(self),
             "causes": list(self.causes),
-            "busy_until": None if self.busy_until is None else format_instant(self.busy_until),
+            "busy_until": None if self.busy_until is None else format_timestamp(self.busy_until),
             "rules": [rule.to_dict() for rule in self.rules],
         }
 
@@ -118,7 +118,7 @@ class Explanation:
         return {
             **asdict(self),
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
-            "observed_at": format_instant(self.observed_at),
+            "observed_at": format_timestamp(self.observed_at),
             "partitions": [row.to_dict() for row in self.partitions],
             "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
             "notes": list(self.notes),
@@ -236,7 +236,7 @@ def _waits(row: dict[str, Any], now: datetime) -> str:
     last = format_age(row["last_statement_at"], now)
     cadence = row["cadence_seconds"]
     rhythm = f", about every {cadence:.0f} s" if cadence and row["statements"] > 2 else ""
-    until = format_instant(row["busy_until"])
+    until = format_timestamp(row["busy_until"])
     return (
         f"others change rows here (last {last}{rhythm}); its data files are left alone until {until}, deletes are converted"
     )

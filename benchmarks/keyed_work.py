@@ -1,4 +1,4 @@
-"""Pieces of work on keyed tables, each measured in a process of its own (see `work`)."""
+"""Pieces of work on keyed tables, each measured in a separate process (see `work`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Outcome, measured, peak_mb
+from benchmarks.measuring import Outcome, measure, peak_mb
 
 
 def _table(folder: Path) -> Any:
     import pyarctic
-    from benchmarks.keyedtables import CATALOG, TABLE
+    from benchmarks.keyed_tables import CATALOG, TABLE
     from benchmarks.tables import properties
 
     pyarctic.catalog(CATALOG, **properties(folder))
@@ -20,23 +20,23 @@ def _table(folder: Path) -> Any:
 
 def merged_scan(folder: Path) -> Outcome:
     table = _table(folder)
-    return measured(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
+    return measure(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
 
 
 def plain_scan(folder: Path) -> Outcome:
-    """The plain scan of the same files, of both stores, each as the Iceberg table it is; and of the base files alone."""
+    """Scan the files of both stores as plain Iceberg tables, and the base files alone."""
     table = _table(folder)
 
     def rows(store: Any) -> int:
         return sum(batch.num_rows for batch in store.batches())
 
-    base = measured(lambda: rows(table.scan(store="base")), repeat=3)
-    both = measured(lambda: rows(table.scan(store="base")) + rows(table.change_store.scan()), repeat=3)
+    base = measure(lambda: rows(table.scan(store="base")), repeat=3)
+    both = measure(lambda: rows(table.scan(store="base")) + rows(table.change_store.scan()), repeat=3)
     return both | {"base_seconds": base["cpu_seconds"], "base_rows": base["result"]}
 
 
 def merged_within_budget(folder: Path) -> Outcome:
-    """Rows and sum of a merged read within 256 MB, and the memory that it took beyond what was there before."""
+    """Row count and sum of a merged scan within 256 MB, and its additional memory."""
     import pyarrow.compute as pc
 
     table = _table(folder)
@@ -50,12 +50,12 @@ def merged_within_budget(folder: Path) -> Outcome:
             total += pc.sum(batch.column("amount")).as_py() or 0
         return rows, total
 
-    return measured(run) | {"before_mb": before}
+    return measure(run) | {"before_mb": before}
 
 
 def minor_within_budget(folder: Path) -> Outcome:
-    """Positions found by the one task of a minor within 256 MB, its memory beyond what was there before, and whether it left
-    something behind. Nothing is committed."""
+    """The number of positions written by the only task of a minor within 256 MB, its additional memory, and whether it left
+    spill files behind. Nothing is committed."""
     import tempfile
 
     import pyarrow as pa
@@ -75,12 +75,12 @@ def minor_within_budget(folder: Path) -> Outcome:
     with tempfile.TemporaryDirectory() as spill:
         os.environ["ARCTIC_SPILL_DIR"] = spill
         before = peak_mb()
-        outcome = measured(lambda: execute(bench, task))
+        outcome = measure(lambda: execute(bench, task))
         left = any(Path(spill).iterdir())
     result = outcome["result"]
     remove_quietly(table.view.io, result.paths)
-    found = sum(file.record_count for file in result.add if file.content == 1)
-    return outcome | {"result": found, "before_mb": before, "spill_left": left}
+    positions = sum(file.record_count for file in result.add if file.content == 1)
+    return outcome | {"result": positions, "before_mb": before, "spill_left": left}
 
 
 def write_inserts(folder: Path) -> Outcome:
@@ -92,7 +92,7 @@ def write_upserts(folder: Path) -> Outcome:
 
 
 def _write(folder: Path, mode: Any) -> Outcome:
-    """The files of a batch; they are removed again."""
+    """Write the files of a batch and remove them again."""
     from pyarctic.iceberg import remove_quietly
     from pyarctic.tables.write.change_writer import ChangeWriter
 
@@ -104,7 +104,7 @@ def _write(folder: Path, mode: Any) -> Outcome:
         remove_quietly(view.io, [file.path for file in files])
         return sum(file.record_count for file in files)
 
-    return measured(run, repeat=3)
+    return measure(run, repeat=3)
 
 
 def write_plain_parquet(folder: Path) -> Outcome:
@@ -119,15 +119,29 @@ def write_plain_parquet(folder: Path) -> Outcome:
         path.unlink()
         return int(rows.num_rows)
 
-    return measured(run, repeat=3)
+    return measure(run, repeat=3)
 
 
 def _batch() -> Any:
     import numpy as np
 
-    from benchmarks.keyedtables import rows_of
+    from benchmarks.keyed_tables import rows_of
 
     return rows_of(np.random.default_rng(3).permutation(1_000_000), 3)
+
+
+def plan_merged_scan(groups: Path) -> Outcome:
+    """Parse file names and group files by keys, as a merged scan does before it reads a row."""
+    from pyiceberg.types import LongType, NestedField
+
+    from benchmarks.frames import keyed_files
+    from pyarctic.tables.format.file_names import parse_change_file_names, parse_file_names
+    from pyarctic.tables.read.key_groups import group_by_keys
+
+    base, changes = keyed_files(int(str(groups)), "B", 1), keyed_files(int(str(groups)), "I", 2)
+    key = [NestedField(1, "id", LongType(), required=True)]
+    outcome = measure(lambda: group_by_keys(parse_file_names(base, "base"), parse_change_file_names(changes), key))
+    return outcome | {"result": sum(1 for _ in outcome["result"])}
 
 
 def hash_integers(_: Path) -> Outcome:
@@ -135,20 +149,20 @@ def hash_integers(_: Path) -> Outcome:
     import pyarrow as pa
     from pyiceberg.types import LongType
 
-    return _hashed(pa.array(np.random.default_rng(1).integers(-(1 << 62), 1 << 62, 4_000_000)), LongType())
+    return _measure_hash(pa.array(np.random.default_rng(1).integers(-(1 << 62), 1 << 62, 4_000_000)), LongType())
 
 
 def hash_texts(_: Path) -> Outcome:
     import pyarrow as pa
     from pyiceberg.types import StringType
 
-    return _hashed(pa.array([f"user-{number:07d}" for number in range(2_000_000)]), StringType())
+    return _measure_hash(pa.array([f"user-{number:07d}" for number in range(2_000_000)]), StringType())
 
 
-def _hashed(column: Any, type_: Any) -> Outcome:
+def _measure_hash(column: Any, type_: Any) -> Outcome:
     from pyarctic.tables.format.key_hash import key_hashes
 
-    outcome = measured(lambda: int(key_hashes([column], [type_])[-1]), repeat=5)
+    outcome = measure(lambda: int(key_hashes([column], [type_])[-1]), repeat=5)
     return outcome | {"nanoseconds": outcome["cpu_seconds"] / len(column) * 1e9}
 
 
@@ -162,6 +176,7 @@ WORK = {
         write_inserts,
         write_upserts,
         write_plain_parquet,
+        plan_merged_scan,
         hash_integers,
         hash_texts,
     )

@@ -1,4 +1,4 @@
-"""Keyed tables that are measured, made once under .cache/bench: base rows by a load, changes on top of them."""
+"""The keyed tables of the benchmarks, created once under .cache/bench: base rows, and changes on top of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 import pyarctic
-from benchmarks.tables import prepared, properties
+from benchmarks.tables import prepare_table, properties
 from pyarctic.tables.format import BASE_BUCKETS, CHANGE_BUCKETS
 
 CATALOG = "bench"
@@ -30,7 +30,7 @@ LONG_KEYS = pa.schema([pa.field("id", pa.string(), nullable=False), ("amount", p
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    """Rows with these ids; other columns as they come."""
+    """Rows with these ids and random values."""
     rng = np.random.default_rng(seed)
     count = len(ids)
     names = pa.array(np.char.add("customer-", np.arange(500_000).astype(str)))
@@ -49,7 +49,7 @@ def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
 
 
 def keyed(rows: int, changed: float) -> Path:
-    """Table b.t of that many base rows, of which a share has been upserted since, in ten commits."""
+    """Table b.t with this many base rows, of which a fraction has been upserted since, in ten commits."""
 
     def make(_: SqlCatalog, folder: Path) -> None:
         pyarctic.catalog(CATALOG, **properties(folder))
@@ -61,23 +61,22 @@ def keyed(rows: int, changed: float) -> Path:
             if len(part):
                 table.write(rows_of(part, rows + number), mode="upsert")
 
-    return prepared(f"keyed-{rows}-{changed:g}", make)
+    return prepare_table(f"keyed-{rows}-{changed:g}", make)
 
 
 def long_keys(rows: int) -> Path:
-    """Table b.t with keys of 60 letters: that many base rows, and half as many changes of them, one delete for two
-    inserts."""
+    """Table b.t with keys of 60 letters: this many base rows, and half as many changes, one delete for two inserts."""
 
     def make(_: SqlCatalog, folder: Path) -> None:
         pyarctic.catalog(CATALOG, **properties(folder))
         table = pyarctic.create_table(TABLE, LONG_KEYS, primary_key=["id"])
         table.write(_long(np.arange(rows), 0), mode="overwrite")
-        # Every third key of some is deleted, others change, and some are new.
+        # Every third key of the first half is deleted, others change, and some are new.
         table.write(_long(np.arange(0, rows // 2, 3), 1), mode="delete")
         table.write(_long(np.arange(1, rows + rows // 2, 9)[: rows // 6], 2), mode="insert")
         table.write(_long(np.arange(rows, rows + rows // 6), 3), mode="insert")
 
-    return prepared(f"long-keys-{rows}", make)
+    return prepare_table(f"long-keys-{rows}", make)
 
 
 def many_deletes(count: int) -> Path:
@@ -90,11 +89,11 @@ def many_deletes(count: int) -> Path:
         table.write(_long(np.arange(2 * count), 0), mode="overwrite")
         table.write(_long(np.arange(0, 2 * count, 2), 1), mode="delete")
 
-    return prepared(f"many-deletes-{count}", make)
+    return prepare_table(f"many-deletes-{count}", make)
 
 
 def long_key_rows(rows: int) -> tuple[int, int]:
-    """How many rows such a table has, and the sum of their amounts."""
+    """The number of rows of `long_keys`, and the sum of their amounts."""
     amounts = dict.fromkeys(range(rows), 0)
     for key in range(0, rows // 2, 3):
         amounts.pop(key, None)

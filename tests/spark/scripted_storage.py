@@ -1,4 +1,4 @@
-"""Storage that does what files in a folder order. An order is taken once, by whoever finds it first.
+"""Storage that hangs or fails when a file in a folder says so. Such an order is taken once, by the first process to find it.
 
 Executors get this one file and nothing else of the tests, so it imports none of them.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-FOLDER = "obedient.orders"
+FOLDER = "scripted-storage.orders"
 """The property that names the folder."""
 HANG_WRITE, FAIL_WRITE, HANG_READ = "hang-write", "fail-write", "hang-read"
 _LONGEST_SECONDS = 100
@@ -42,7 +42,7 @@ def hang() -> None:
     raise AssertionError("nobody ended this process")
 
 
-class ObedientFileIO(PyArrowFileIO):
+class ScriptedFileIO(PyArrowFileIO):
     """Files of this machine; orders are about those with rows."""
 
     def new_input(self, location: str) -> PyArrowFile:

@@ -1,6 +1,6 @@
-"""Tables that need healing. Their data files are made once; a table over them takes a second, since it only names them.
+"""Tables that need optimizing. Their data files are created once; creating a table takes a second, since it only adds them.
 
-Healing writes new files into the table's own folder and deletes none, so that any number of tables share the data.
+Optimizing writes new files into the folder of the table and deletes none, so that any number of tables can share the data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyiceberg.types import (
 )
 
 import pyarctic
-from benchmarks.tables import prepared, properties
+from benchmarks.tables import prepare_table, properties
 from pyarctic.iceberg.commit import Change, Committed, commit
 from pyarctic.iceberg.write import (
     FileNames,
@@ -76,33 +76,33 @@ _PHRASES = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rot:
-    """A table in need of healing: data files of a folder, and what is wrong with them beside their number."""
+class TableSetup:
+    """A table that needs optimizing: the data files of a folder, and their deletes and order."""
 
     data: Path
     files: int | None = None
-    """Only so many of the folder's files."""
+    """Use only this many files of the folder."""
     version: int = 2
-    dead_rows: float = 0.0
-    """The share of rows in every file that is deleted by position: by delete files of one data file each, or vectors."""
-    dead_keys: int = 0
-    """So many ids of the whole folder are deleted by equality."""
+    deleted_fraction: float = 0.0
+    """The fraction of rows of every file that is deleted by position, with one delete file or vector per data file."""
+    deleted_keys: int = 0
+    """The number of ids, of all files of the folder, that are deleted by equality."""
     sorted_by_id: bool = False
-    """The table wants its files sorted; they are not."""
+    """The table has a sort order; the files are not sorted."""
     target_bytes: int = 128 << 20
     fragment_bytes: int | None = None
-    """Smaller files are merged by minor healing too; an eighth of the target if it is not given."""
+    """Smaller files are merged by minor optimizing too; the default is an eighth of the target."""
 
     def __str__(self) -> str:
         parts = [f"{len(data_files(self))} files", f"v{self.version}"]
-        parts += [f"{self.dead_rows:.0%} dead rows"] if self.dead_rows else []
-        parts += [f"{self.dead_keys:,} dead keys"] if self.dead_keys else []
+        parts += [f"{self.deleted_fraction:.0%} deleted rows"] if self.deleted_fraction else []
+        parts += [f"{self.deleted_keys:,} deleted keys"] if self.deleted_keys else []
         parts += ["to sort"] if self.sorted_by_id else []
         return ", ".join(parts)
 
 
-def lineitems(files: int, rows: int) -> Path:
-    """A folder of that many data files, with so many rows each; every id from zero on is in one of them, in no order."""
+def lineitem_files(files: int, rows: int) -> Path:
+    """A folder with this many data files of this many rows; each id from zero is in one of them, in random order."""
 
     def make(_: SqlCatalog, folder: Path) -> None:
         rng = np.random.default_rng(7)
@@ -123,82 +123,82 @@ def lineitems(files: int, rows: int) -> Path:
                 row_group_size=rows,
             )
 
-    return prepared(f"lineitems-{files}x{rows}", make)
+    return prepare_table(f"lineitems-{files}x{rows}", make)
 
 
-def data_files(rot: Rot) -> tuple[NewFile, ...]:
-    return _described(rot.data)[: rot.files]
+def data_files(setup: TableSetup) -> tuple[NewFile, ...]:
+    return _describe_files(setup.data)[: setup.files]
 
 
-def make_table(catalog: Catalog, name: str, rot: Rot) -> Table:
-    """A new table with that rot."""
-    order = SortOrder(SortField(source_id=1, transform=IdentityTransform())) if rot.sorted_by_id else UNSORTED_SORT_ORDER
+def make_table(catalog: Catalog, name: str, setup: TableSetup) -> Table:
+    """Create a table with this setup."""
+    order = SortOrder(SortField(source_id=1, transform=IdentityTransform())) if setup.sorted_by_id else UNSORTED_SORT_ORDER
     properties = {
-        "format-version": str(rot.version),
-        "write.target-file-size-bytes": str(rot.target_bytes),
-        # Both, or Iceberg Java writes gzip and others choose a level of their own.
+        "format-version": str(setup.version),
+        "write.target-file-size-bytes": str(setup.target_bytes),
+        # Both, or Iceberg Java writes gzip and others choose another level.
         "write.parquet.compression-codec": "zstd",
         "write.parquet.compression-level": "3",
-        # The deletes were made a moment ago, which looks like a writer at work.
+        # The deletes are recent, which looks like an active writer.
         "self-optimizing.writers-first": "false",
     }
-    if rot.fragment_bytes is not None:
-        properties["self-optimizing.fragment-size"] = str(rot.fragment_bytes)
+    if setup.fragment_bytes is not None:
+        properties["self-optimizing.fragment-size"] = str(setup.fragment_bytes)
     table = catalog.create_table(name, SCHEMA, sort_order=order, properties=properties)
-    table = _with(table, data_files(rot))
-    return _with(table, deletes) if (deletes := _deletes(table, rot)) else table
+    table = _commit_files(table, data_files(setup))
+    return _commit_files(table, deletes) if (deletes := _deletes(table, setup)) else table
 
 
-def dead_ids(rot: Rot) -> pa.Array:
-    """The ids of all rows that are deleted, by position or by key."""
+def deleted_ids(setup: TableSetup) -> pa.Array:
+    """The ids of all deleted rows, by position or by key."""
     by_position = [
         pq.read_table(path.removeprefix("file://"), columns=["id"])["id"].take(pa.array(positions)).to_numpy()
-        for path, positions in _dead_positions(rot).items()
+        for path, positions in _deleted_positions(setup).items()
     ]
-    return pa.array(np.concatenate([_dead_keys(rot), *by_position]))
+    return pa.array(np.concatenate([_deleted_keys(setup), *by_position]))
 
 
-def _deletes(table: Table, rot: Rot) -> tuple[NewFile, ...]:
+def _deletes(table: Table, setup: TableSetup) -> tuple[NewFile, ...]:
     target = FileTarget(metadata=table.metadata, io=table.io, spec_id=0, partition=(), names=FileNames())
-    dead, found = _dead_positions(rot), list[NewFile]()
-    if dead and rot.version > 2:
-        found += write_vectors(target, dead)
+    deleted, files = _deleted_positions(setup), list[NewFile]()
+    if deleted and setup.version > 2:
+        files += write_vectors(target, deleted)
     else:
-        found += [write_position_deletes(target, {path: positions}) for path, positions in dead.items()]
-    if rot.dead_keys:
+        files += [write_position_deletes(target, {path: positions}) for path, positions in deleted.items()]
+    if setup.deleted_keys:
         fields = [table.schema().find_field("id")]
-        for keys in np.array_split(_dead_keys(rot), KEY_FILES):
-            found.append(write_equality_deletes(target, pa.table({"id": keys}), fields))
-    return tuple(found)
+        for keys in np.array_split(_deleted_keys(setup), KEY_FILES):
+            files.append(write_equality_deletes(target, pa.table({"id": keys}), fields))
+    return tuple(files)
 
 
-def _dead_positions(rot: Rot) -> Mapping[str, np.ndarray]:
+def _deleted_positions(setup: TableSetup) -> Mapping[str, np.ndarray]:
     rng = np.random.default_rng(8)
     return {
-        file.path: np.sort(rng.choice(file.record_count, int(file.record_count * rot.dead_rows), replace=False))
-        for file in (data_files(rot) if rot.dead_rows else ())
+        file.path: np.sort(rng.choice(file.record_count, int(file.record_count * setup.deleted_fraction), replace=False))
+        for file in (data_files(setup) if setup.deleted_fraction else ())
     }
 
 
-def _dead_keys(rot: Rot) -> np.ndarray:
-    rows = sum(file.record_count for file in _described(rot.data))
-    return np.random.default_rng(9).choice(rows, rot.dead_keys, replace=False)
+def _deleted_keys(setup: TableSetup) -> np.ndarray:
+    rows = sum(file.record_count for file in _describe_files(setup.data))
+    return np.random.default_rng(9).choice(rows, setup.deleted_keys, replace=False)
 
 
-def _with(table: Table, files: tuple[NewFile, ...]) -> Table:
+def _commit_files(table: Table, files: tuple[NewFile, ...]) -> Table:
     outcome = commit(table, Change(start=table.metadata.current_snapshot_id, add=files))
     assert isinstance(outcome, Committed), outcome
     return table.catalog.load_table(table.name())
 
 
 @cache
-def _described(folder: Path) -> tuple[NewFile, ...]:
-    """The folder's data files as a manifest tells of them."""
-    found = []
+def _describe_files(folder: Path) -> tuple[NewFile, ...]:
+    """The data files of the folder, as manifest entries."""
+    files = []
     for path in sorted(folder.glob("*.parquet")):
         metadata = pq.read_metadata(path)
         metrics, offsets = parquet_metrics(metadata, SCHEMA.fields, {}, {})
-        found.append(
+        files.append(
             NewFile(
                 content=0,
                 path=path.as_uri(),
@@ -211,7 +211,7 @@ def _described(folder: Path) -> tuple[NewFile, ...]:
                 split_offsets=offsets,
             )
         )
-    return tuple(found)
+    return tuple(files)
 
 
 def _rows(rng: np.random.Generator, ids: np.ndarray, phrases: pa.Array) -> pa.Table:
@@ -245,12 +245,12 @@ def _decimals(hundredths: np.ndarray) -> pa.Array:
 
 
 def _phrases(rng: np.random.Generator) -> pa.Array:
-    known = pa.array(_WORDS.split())
-    words = [known.take(pa.array(rng.integers(0, len(known), _PHRASES))) for _ in range(5)]
-    # As TPC-H's comments: the text is cut anywhere.
+    vocabulary = pa.array(_WORDS.split())
+    words = [vocabulary.take(pa.array(rng.integers(0, len(vocabulary), _PHRASES))) for _ in range(5)]
+    # Like the comments of TPC-H, the text is cut anywhere.
     return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*words, " "), 0, 38)
 
 
 def open_catalog(folder: Path) -> Catalog:
-    """The catalog of a folder, as both sides see it; the name is part of the key in its database."""
+    """The catalog of a folder for both sides; its name is part of the key in its database."""
     return pyarctic.catalog(CATALOG, **properties(folder))
