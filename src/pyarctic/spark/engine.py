@@ -211,7 +211,7 @@ def _executed(job: dict[str, Any], io_properties: dict[str, str], task: Task, at
     check_version(version)
     if job["id"] not in _benches:
         _benches.clear()
-        _benches[job["id"]] = JobContext.opened(job, io_properties)
+        _benches[job["id"]] = JobContext.open(job, io_properties)
     return execute(_benches[job["id"]], task, attempt=attempt)
 
 

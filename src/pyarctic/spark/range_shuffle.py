@@ -24,7 +24,7 @@ from pyarctic.optimizing.execute.kernel import (
     RangeResult,
     combine_results,
     combine_samples,
-    failure_parcel,
+    failure_packet,
     sample_keys,
 )
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome, TaskResult
@@ -50,7 +50,7 @@ class _Work:
 
     @cached_property
     def bench(self) -> JobContext:
-        return JobContext.opened(json.loads(self.job), self.io_properties)
+        return JobContext.open(json.loads(self.job), self.io_properties)
 
     @cached_property
     def own_task(self) -> Task:
@@ -185,16 +185,16 @@ def read_files(work: _Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
     for batch in batches:
         for source in batch.column("id").to_pylist():
             try:
-                yield from work.ranging.parcels(source)
+                yield from work.ranging.read(source)
             except Exception as error:  # noqa: BLE001  # told to the driver
-                yield failure_parcel(work.failure(error))
+                yield failure_packet(work.failure(error))
 
 
 def write_parts(work: _Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sort and write the rows of a part; the answer as JSON, also when it failed."""
     attempt, number = _attempt_of()
     try:
-        answer: dict[str, Any] = {"written": work.ranging.written(batches, attempt).to_json()}
+        answer: dict[str, Any] = {"written": work.ranging.write(batches, attempt).to_json()}
     except Exception as error:  # noqa: BLE001  # told to the driver
         answer = {"failure": work.failure(error)}
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer | {"attempt": attempt, "number": number})])], ["answer"])

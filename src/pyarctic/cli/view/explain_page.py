@@ -150,7 +150,7 @@ def _verdict(found: Explanation) -> str:
     if found.tasks:
         count = len(found.tasks)
         return f"{format_count(count)} task{'' if count == 1 else 's'}"
-    if found.expected.get("idle_delete_files"):
+    if found.expected.get("dangling_delete_files"):
         return "only deletes that hit nothing would be removed"
     return "nothing can be done" if any(row.kind for row in found.partitions) else "nothing to do"
 
@@ -216,5 +216,5 @@ def _expected(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "Changes", f"{format_count(figures['change_files_in'])} files merged into Base"
     if figures.get("data_files_converted"):
         yield "Converted", f"equality deletes of {format_count(figures['data_files_converted'])} data files to positions"
-    if figures.get("idle_delete_files"):
-        yield "Removed", f"{format_count(figures['idle_delete_files'])} delete files that hit nothing"
+    if figures.get("dangling_delete_files"):
+        yield "Removed", f"{format_count(figures['dangling_delete_files'])} delete files that hit nothing"
