@@ -35,7 +35,7 @@ class ProcessListener(Protocol):
         """A plan was made. A process may make more than one."""
 
     def progress(self, progress: Progress) -> None:
-        """A task has come further."""
+        """A task has made progress."""
 
     def ended(self, task: int, failure: TaskFailure | None) -> None:
         """A task has succeeded, or failed."""
@@ -123,7 +123,7 @@ class OptimizingProcess:
                     self._listener.planned(second_plan)
                     log.extend(self._execute(second_plan))
         after = evaluate_table(self._table.refresh()) if log.commits else None
-        report = report.with_outcome(plans, log, after or plan.evaluation)
+        report = report.with_plans(plans).with_commits(log).with_table(plan.evaluation, after or plan.evaluation)
         return self._with_statistics(report)
 
     def _execute(self, plan: NativePlan | KeyedPlan) -> CommitLog:

@@ -152,18 +152,27 @@ class Report:
             after=Amounts(),
         )
 
-    def with_outcome(self, plans: Sequence[Plan], log: CommitLog, after: Evaluation) -> Self:
-        """This report with the plans of the process, its commits, and the table afterwards."""
-        before, last_plan = plans[0].evaluation, plans[-1]
+    def with_plans(self, plans: Sequence[Plan]) -> Self:
+        """This report with the plans of the process."""
+        last_plan = plans[-1]
         tasks = [task for plan in plans for task in plan.tasks]
-        merges = [finished for finished in log.committed if finished.task.action == "merge"]
         decoder = PartitionDecoder(last_plan.observation.metadata)
         held_back = last_plan.held_back.select("spec_id", "partition")
         return replace(
             self,
             kinds=tuple(kind for kind in OPTIMIZING_KINDS if any(task.kind == kind for task in tasks)),
-            snapshot_ids=tuple(commit.snapshot_id for commit in log.commits if commit.snapshot_id is not None),
             tasks_planned=len(tasks),
+            predicted=_sum_figures(plans),
+            held_back=tuple(decoder.path(*partition) for partition in held_back.iter_rows()),
+            left_out=last_plan.left_out,
+        )
+
+    def with_commits(self, log: CommitLog) -> Self:
+        """This report with what the process has committed."""
+        merges = [finished for finished in log.committed if finished.task.action == "merge"]
+        return replace(
+            self,
+            snapshot_ids=tuple(commit.snapshot_id for commit in log.commits if commit.snapshot_id is not None),
             tasks_committed=len(log.committed),
             dropped=tuple(f"task {finished.task.id}: {reason}" for finished, reason in log.dropped),
             removed=Amounts.of_removed([finished.task for finished in merges], log.removed_deletes),
@@ -172,13 +181,16 @@ class Report:
             rows_copied=sum(finished.result.copied_rows for finished in merges),
             files_shared=sum(len(finished.result.shared_files) for finished in merges),
             rebased_rows=sum(commit.rebased_rows for commit in log.commits),
+        )
+
+    def with_table(self, before: Evaluation, after: Evaluation) -> Self:
+        """This report with the table before and after the process."""
+        return replace(
+            self,
             health_before=Health.of(before.health),
             health_after=Health.of(after.health),
             before=Amounts.of_table(before),
             after=Amounts.of_table(after),
-            predicted=_sum_figures(plans),
-            held_back=tuple(decoder.path(*partition) for partition in held_back.iter_rows()),
-            left_out=last_plan.left_out,
         )
 
     @property

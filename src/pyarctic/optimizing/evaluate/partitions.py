@@ -51,7 +51,6 @@ def _size_columns(observation: Observation) -> dict[str, pl.Expr]:
         "records": pl.col("record_count").sum(),
         "data_bytes": _SIZE.sum(),
         "fragments": pl.col("is_fragment").sum().cast(pl.Int64),
-        "fragment_bytes": _SIZE.filter("is_fragment").sum(),
         "small_files": small.sum().cast(pl.Int64),
         "small_bytes": _SIZE.filter(small).sum(),
         "large_files": (observation.settings.target_bytes * too_large < _SIZE).sum().cast(pl.Int64),
@@ -91,7 +90,6 @@ def _time_columns() -> dict[str, pl.Expr]:
         "full_at": committed_at.filter("full").max(),
         "oldest_file_at": committed_at.min(),
         "oldest_fragment_at": committed_at.filter(pl.col("is_fragment") & ~pl.col("optimized")).min(),
-        "newest_file_at": committed_at.max(),
     }
 
 

@@ -25,6 +25,7 @@ from pyarctic.iceberg import file_from_json, file_to_json
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.manifest import IS_DATA
 from pyarctic.iceberg.read import filter_rows
+from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.external_sort import Sorter
 from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt, JobContext, peak_bytes
 from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionary_columns, find_runs, hash_files
@@ -39,6 +40,7 @@ from pyarctic.optimizing.execute.kernel.row_order import (
     sample_rows,
     sample_step,
 )
+from pyarctic.optimizing.protocol.job import Job
 from pyarctic.optimizing.protocol.result import TaskFailure, TaskResult
 from pyarctic.optimizing.protocol.task import Task
 
@@ -257,24 +259,21 @@ def combine_results(
     failure = _find_failure(task, attempt, accounts)
     if failure is not None:
         return failure
-    job = context.job
-    files = [file_from_json(file, context.decoder) for result in results for file in result.files]
     row_maps = [result.row_map for result in results if result.row_map is not None]
-    rows_in = sum(account["rows_in"] for account in accounts)
-    live_rows = sum(account["live_rows"] for account in accounts)
+    read = {name: sum(account[name] for account in accounts) for name in ("rows_in", "live_rows", "cpu_seconds")}
     return TaskResult(
         task=task.id,
         attempt=attempt,
-        add=tuple(replace(file, data_sequence_number=job.sequence_number) for file in files),
-        rows_in=rows_in,
-        rows_deleted=rows_in - live_rows,
+        add=tuple(file for result in results for file in _parse_files(context, result)),
+        rows_in=read["rows_in"],
+        rows_deleted=read["rows_in"] - read["live_rows"],
         rows_out=sum(result.rows_out for result in results),
-        hash_in=_sum_hashes(account["hash"] for account in accounts) if job.verify else None,
-        hash_out=_sum_hashes(result.hash_out for result in results) if job.verify else None,
-        row_map=row_maps[0] if row_maps else None,
+        hash_in=_sum_hashes(context.job, [account["hash"] for account in accounts]),
+        hash_out=_sum_hashes(context.job, [result.hash_out for result in results]),
+        row_map=next(iter(row_maps), None),
         more_row_maps=tuple(row_maps[1:]),
         bytes_read=int(task.files["file_size_bytes"].sum()),
-        cpu_seconds=sum(result.cpu_seconds for result in results) + sum(account["cpu_seconds"] for account in accounts),
+        cpu_seconds=read["cpu_seconds"] + sum(result.cpu_seconds for result in results),
         peak_bytes=max((result.peak_bytes for result in results), default=0),
     )
 
@@ -294,8 +293,14 @@ def _find_failure(task: Task, attempt: int, accounts: list[dict[str, Any]]) -> T
     )
 
 
-def _sum_hashes(hashes: Iterable[str | None]) -> str:
-    return ContentHash.sum_of([text for text in hashes if text])
+def _parse_files(context: JobContext, result: RangeResult) -> Iterator[NewFile]:
+    for file in result.files:
+        yield replace(file_from_json(file, context.decoder), data_sequence_number=context.job.sequence_number)
+
+
+def _sum_hashes(job: Job, hashes: Iterable[str | None]) -> str | None:
+    """The hash of all rows, if the job verifies them."""
+    return ContentHash.sum_of([text for text in hashes if text]) if job.verify else None
 
 
 def _to_ipc(batch: pa.RecordBatch) -> bytes:
