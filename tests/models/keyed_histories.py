@@ -97,7 +97,7 @@ class Round:
         assert again is not None
         if model.is_roomy:
             why = [(task.kind, task.partition, task.data.height, task.reasons) for task in again.tasks]
-            assert not again, f"again: {why}, {again.dangling_deletes.height} idle deletes"
+            assert not again, f"again: {why}, {again.dangling_deletes.height} dangling deletes"
 
 
 def state(model: HealedKeyed) -> dict[tuple[int, str], tuple[set[str], int]]:

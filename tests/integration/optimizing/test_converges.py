@@ -159,7 +159,7 @@ def second_round_is_idle(table: HealedTable, target: int, kind: KindChoice) -> N
     again = plan_table(open_table(table), Options(kind=kind))
     assert again is not None
     why = [(t.action, t.kind, t.partition, t.data.height, t.reasons) for t in again.tasks]
-    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} idle deletes"
+    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} dangling deletes"
     if kind == "full" and not slightly_large(table, target):  # sizes are estimates: a few per cent above are no fault
         check_full(table, target)
     if kind == "major":

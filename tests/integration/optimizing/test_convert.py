@@ -50,9 +50,9 @@ def test_rows_stay_deleted(lake: Catalog, version: int, memory_bytes: int, granu
     assert not report.failures
     assert report.removed.data_files == 0, "data files stay as they are"
     assert (report.after.equality_delete_files, report.removed.equality_delete_files) == (0, 4)
-    healed = lake.load_table("db.t")
-    assert changes.rows(healed).sort_by("id").equals(before)
-    assert leftovers(healed) == []
+    optimized = lake.load_table("db.t")
+    assert changes.rows(optimized).sort_by("id").equals(before)
+    assert leftovers(optimized) == []
     again = optimize(pyarctic.table("lake.db.t"), "minor", verify=False)
     assert not again.changed
 

@@ -129,7 +129,7 @@ def test_a_second_round_has_nothing_to_do(
     again = plan_table(table.refresh(), Options(kind=kind))
     assert again is not None
     why = [(task.kind, getattr(task, "node_id", None), task.data.height, task.reasons) for task in again.tasks]
-    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} idle deletes"
+    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} dangling deletes"
 
 
 def shape(table: KeyedTable) -> str:

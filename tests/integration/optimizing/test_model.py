@@ -1,4 +1,4 @@
-"""Random histories with healing rounds, others writing in the middle of them: no row is lost, doubled, altered or brought
+"""Random histories with optimizing processes, others writing in the middle of them: no row is lost, doubled, altered or brought
 back to life, rows keep their ids, and nobody's deletes make a round come to nothing.
 
 `HISTORIES=500 pytest tests/unit/optimizing/test_model.py` tries more of them.
@@ -59,7 +59,7 @@ def properties(random: Random) -> dict[str, str]:
 
 
 class Round:
-    """One healing run of a table, with others at work at three moments: after a task, before a commit, after a commit."""
+    """One optimizing process over a table, with others at work at three moments: after a task, before a commit, after a commit."""
 
     def __init__(self, table: HealedTable) -> None:
         self._table = table
@@ -75,10 +75,10 @@ class Round:
         listener = RecordingListener(self._others)
         memory = self._random.choice([16 << 10, 64 << 20])
         options = Options(kind=self.kind, verify=self._random.random() < 0.7, memory_bytes=memory)
-        table.log.append(f"healing ({self.kind}, {memory >> 10} KiB) begins")
+        table.log.append(f"optimizing ({self.kind}, {memory >> 10} KiB) begins")
         report = optimize_table(pyarctic.table(f"model.{table.name}"), engine, options, listener)
         table.log.append(
-            f"healing ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.tasks_dropped} "
+            f"optimizing ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.tasks_dropped} "
             f"dropped, {report.rows_copied} rows copied, {report.rebased_rows} rebased; {listener.messages}"
         )
         assert not report.failures, report.failures
@@ -98,14 +98,14 @@ class Round:
         table.check()
 
     def _healer(self) -> None:
-        """Another one heals the same table."""
+        """Somebody else optimizes the same table."""
         table = self._table
         kind = self._random.choice(KINDS)
         before = set(files(table))
         report = optimize(pyarctic.table(f"model.{table.name}"), kind)
         table.replaced |= before - set(files(table))
         table.moved_deletes |= report.changed
-        table.log.append(f"another healing ({kind}): {report.tasks_committed} tasks")
+        table.log.append(f"another process ({kind}): {report.tasks_committed} tasks")
 
     def _check_dropped(self, engine: InProcessEngine, listener: RecordingListener) -> None:
         """A task is lost only if a file of its was replaced; or, if its rows go to another partition or deletes are
@@ -161,7 +161,7 @@ def play(table: HealedTable, version: int) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_healing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, numbers = lake
     table = HealedTable(catalog, f"n.t{next(numbers)}", Random(seed))
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))

@@ -1,4 +1,4 @@
-"""Random histories by the specification's own writer, then healed: rows, their ids and the past stay as they were."""
+"""Random histories by the specification's own writer, then optimized: rows, their ids and the past stay as they were."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def past(table: Table) -> dict[int, Counter[str]]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, folder, numbers = lake
     name = f"n.t{next(numbers)}"
     history = History(data.draw, catalog, name, folder / name, version=version)

@@ -27,16 +27,16 @@ def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) -> None:
+def test_dangling_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) -> None:
     """Only delete files that nobody needs went away: the merge is as good as before."""
     table = made(lake, "whole", version)
     table.equality_delete()
     optimize(pyarctic.table("lake.db.t"), "full")  # one file, no deletes
     loaded = table.load()
-    (idle,) = table._equality(
+    (dangling,) = table._equality(
         loaded, pl.DataFrame({"id": [10**9], "spec_id": [0], "partition": ["[]"]}), ("id",), everywhere=False
     )
-    table._commit(loaded, Change(start=changes.head(loaded), add=(idle,)))
+    table._commit(loaded, Change(start=changes.head(loaded), add=(dangling,)))
     table._append(10)
     rewritten = changes.rewrite(table.load(), changes.files(table.load()).filter(IS_DATA))
     table._commit(table.load(), rewritten)  # the equality delete hits nothing any more

@@ -250,7 +250,7 @@ def test_minor_converts_equality_deletes_of_files_that_stay() -> None:
     assert task.data.height == 2
 
 
-def test_idle_deletes_are_a_plan_of_their_own() -> None:
+def test_dangling_deletes_are_a_plan_of_their_own() -> None:
     plan = make_plan(evaluated([file(data_sequence_number=5), equality()]))
     assert plan
     assert not plan.tasks
