@@ -1,5 +1,5 @@
-"""Random histories with optimizing processes, others writing in the middle of them: no row is lost, doubled, altered or brought
-back to life, rows keep their ids, and nobody's deletes make a round come to nothing.
+"""Random histories with optimizing processes, others writing in the middle of them: no row is lost, doubled, altered or
+brought back to life, rows keep their ids, and nobody's deletes make a round come to nothing.
 
 `HISTORIES=500 pytest tests/unit/optimizing/test_model.py` tries more of them.
 """
@@ -59,7 +59,7 @@ def properties(random: Random) -> dict[str, str]:
 
 
 class Round:
-    """One optimizing process over a table, with others at work at three moments: after a task, before a commit, after a commit."""
+    """One process over a table, with others at work at three moments: after a task, before a commit, after a commit."""
 
     def __init__(self, table: HealedTable) -> None:
         self._table = table
