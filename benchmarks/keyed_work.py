@@ -62,7 +62,7 @@ def minor_within_budget(folder: Path) -> Outcome:
 
     from pyarctic.iceberg import remove_quietly
     from pyarctic.optimizing import Options
-    from pyarctic.optimizing.api import make_job, plan_table
+    from pyarctic.optimizing.api import plan_table
     from pyarctic.optimizing.execute.kernel import JobContext, execute
 
     pa.set_cpu_count(1)
@@ -71,7 +71,7 @@ def minor_within_budget(folder: Path) -> Outcome:
     plan = plan_table(table, options)
     assert plan is not None
     [task] = plan.tasks
-    bench = JobContext(job=make_job(table, plan, options), io=table.view.io)
+    bench = JobContext(job=plan.make_job(memory_bytes=options.memory_bytes), io=table.view.io)
     with tempfile.TemporaryDirectory() as spill:
         os.environ["ARCTIC_SPILL_DIR"] = spill
         before = peak_mb()

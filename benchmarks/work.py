@@ -55,7 +55,7 @@ def plan_ours(size: Path) -> Outcome:
 
     from benchmarks.frames import files_and_deletes
     from pyarctic.optimizing.evaluate.evaluation import evaluate
-    from pyarctic.optimizing.plan.planning import make_plan
+    from pyarctic.optimizing.plan.planner import make_plan
     from tests.support.observations import observed
 
     data, deletes = (int(part) for part in str(size).split("x"))

@@ -17,7 +17,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyarctic.config import parse_table_name
 from pyarctic.iceberg.commit import references
 from pyarctic.optimizing import Options, optimize_table
-from pyarctic.optimizing.api import make_job, plan_table
+from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.commit import committer as offering
 from pyarctic.optimizing.commit import keyed as keyedcommits
 from pyarctic.optimizing.commit import native as commits
@@ -28,7 +28,7 @@ from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table
 from pyarctic.tables import commit_outcomes as outcomes
 from tests.faults.lab import NAME, Lab
-from tests.support.fragmented_table import rotten_table
+from tests.support.fragmented_table import fragmented_table
 from tests.support.integrity import missing, on_disk
 from tests.support.keyed_tables import CITIES, cities, made, opened
 from tests.support.metadata_files import point
@@ -114,10 +114,10 @@ class Case:
 
 @pytest.fixture
 def native(lab: Lab) -> Case:
-    table = rotten_table(lab.catalog, "db.rotten")
+    table = fragmented_table(lab.catalog, "db.fragmented")
 
     def open_table() -> Table:
-        return Table(parse_table_name(f"{NAME}.db.rotten"), lab.catalog.load_table("db.rotten"))
+        return Table(parse_table_name(f"{NAME}.db.fragmented"), lab.catalog.load_table("db.fragmented"))
 
     return Case(stores=(table,), open=open_table, read=lambda: contents(open_table()))
 
@@ -189,18 +189,18 @@ def check_second_commit(case: Case, kind: type[Committer]) -> None:
     engine = InProcessEngine()
     plan = plan_table(table, Options(kind="full"))
     assert plan is not None
-    outcomes = [*engine.run(make_job(table, plan, Options()), table.view.io, plan.tasks, lambda _: None)]
+    outcomes = [*engine.run(plan.make_job(memory_bytes=Options().memory_bytes), table.view.io, plan.tasks, lambda _: None)]
     results = {outcome.task: outcome for outcome in outcomes if isinstance(outcome, TaskResult)}
     done = [FinishedTask(task=task, result=results[task.id]) for task in plan.tasks]
 
     def commit_all(*, interrupted: bool = False) -> CommitLog:
         with kind(case.open(), plan, "process", lambda _: None) as committer:
             for one in done:
-                committer.take(one)
+                committer.accept(one)
             if interrupted:
                 raise Interrupted
             committer.finish()
-        return committer.ledger
+        return committer.log
 
     first = commit_all()
     assert len(first.committed) == len(done)

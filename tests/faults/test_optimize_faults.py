@@ -40,7 +40,7 @@ from pyarctic.tables import Table as Handle
 from tests.faults import spoiled
 from tests.faults.lab import NAME, QUICK, SCHEMA, Content, Lab, Point, content
 from tests.support import changes
-from tests.support.fragmented_table import FIRST, SECOND, TASKS, THIRD, name_begins, rotten_table
+from tests.support.fragmented_table import FIRST, SECOND, TASKS, THIRD, fragmented_table, name_begins
 from tests.support.integrity import leftovers, local, missing, on_disk
 from tests.support.optimizing import InProcessEngine
 
@@ -55,8 +55,8 @@ def no_catalogs_after() -> Iterator[None]:
 
 
 def ready(lab: Lab, version: int = 2) -> tuple[Table, Content]:
-    """A table in need of healing, and its rows."""
-    table = rotten_table(lab.catalog, "db.rotten", version)
+    """A table that needs optimizing, and its rows."""
+    table = fragmented_table(lab.catalog, "db.fragmented", version)
     return table, content(table)
 
 
@@ -366,14 +366,14 @@ _DOWN = OperationalError("the catalog", {}, Exception("it is down"))
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives up soon."""
-    monkeypatch.setattr(offering, "_PATIENCE", 2)
+    monkeypatch.setattr(offering, "_MAX_SUBMITS", 2)
 
 
 def test_a_catalog_that_is_down_before_the_commit_harms_nothing(lab: Lab, hasty: None) -> None:
     table, before = ready(lab)
     files = on_disk(table)
     with pytest.raises(Unavailable, match="cannot be reached") as told:
-        heal_with_trap(lab, table, lambda point: _DOWN if point == ("load", "before") else None)
+        optimize_with_trap(lab, table, lambda point: _DOWN if point == ("load", "before") else None)
     assert told.value.hint
     # Without an answer nobody can tell what a snapshot holds: outputs stay, row maps go.
     orphans = on_disk(table) - files
@@ -385,7 +385,7 @@ def test_a_catalog_that_is_down_at_the_commit_is_told_and_files_stay(lab: Lab, h
     table, before = ready(lab)
     files = on_disk(table)
     with pytest.raises(OutcomeUnknown) as told:
-        heal_with_trap(lab, table, lambda point: _DOWN if point == ("commit", "before") else None)
+        optimize_with_trap(lab, table, lambda point: _DOWN if point == ("commit", "before") else None)
     assert "Run it again" in str(told.value.hint)
     # Nobody can know that the request did not arrive.
     orphans = on_disk(table) - files
@@ -405,7 +405,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files_when_the_catalog_stays_do
         return _DOWN if taken and point[0] in ("load", "commit") else None
 
     with pytest.raises(OutcomeUnknown):
-        heal_with_trap(lab, table, trap)
+        optimize_with_trap(lab, table, trap)
     check_unharmed(lab, table, before)
     assert changes.files(lab.loaded(table)).height == TASKS, "it was taken"
 
@@ -413,14 +413,14 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files_when_the_catalog_stays_do
 def test_ctrl_c_while_the_catalog_takes_a_commit_removes_no_file_of_it(lab: Lab) -> None:
     table, before = ready(lab)
     with pytest.raises(KeyboardInterrupt):
-        heal_with_trap(lab, table, lambda point: KeyboardInterrupt() if point == ("commit", "after") else None)
+        optimize_with_trap(lab, table, lambda point: KeyboardInterrupt() if point == ("commit", "after") else None)
     found = lab.loaded(table)
     assert changes.files(found).height == TASKS, "it was taken"
     assert missing(found) == []
     assert content(found) == before
 
 
-def heal_with_trap(lab: Lab, table: Table, trap: Callable[[Point], BaseException | None]) -> Report:
+def optimize_with_trap(lab: Lab, table: Table, trap: Callable[[Point], BaseException | None]) -> Report:
     """Heal with a catalog that fails as `trap` says, from right before the first commit on."""
 
     def sprung(point: Point) -> None:

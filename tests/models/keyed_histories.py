@@ -8,9 +8,10 @@ from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
 from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.commit import roll_back
 from pyarctic.optimizing.plan import Plan
+from pyarctic.optimizing.plan.plan import KeyedPlan
 from tests.models.key_versions import SELECTIONS
 from tests.models.optimized_keyed_table import OptimizedKeyedModel, pending
-from tests.support.optimizing import InProcessEngine, Onlooker
+from tests.support.optimizing import InProcessEngine, RecordingListener
 
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
 
@@ -37,7 +38,7 @@ class Process:
     def run(self) -> Report:
         model, options = self._model, self.options
         engine = InProcessEngine(after_task=self._others, before_commit=self._others)
-        onlooker = Onlooker(self._others)
+        onlooker = RecordingListener(self._others)
         model.log.append(f"{options} begins")
         report = optimize_table(model.opened(), engine, options, onlooker)
         model.log.append(
@@ -84,8 +85,8 @@ class Process:
 
     def _check_result(self, planned: Plan) -> None:
         """What a process leaves if no other writer disturbs it."""
-        model, changes = self._model, planned.observation.changes
-        assert changes is not None
+        assert isinstance(planned, KeyedPlan)
+        model, changes = self._model, planned.changes
         assert changes.oldest_open is None or self._may_wait
         if not self.is_quiet or changes.oldest_open is not None:
             return
@@ -104,9 +105,9 @@ def state(model: OptimizedKeyedModel) -> dict[tuple[int, str], tuple[set[str], i
     table = model.opened()
     looked = plan_table(table, Options())
     files = model.base_files()
-    if looked is None or looked.observation.changes is None:
+    if not isinstance(looked, KeyedPlan):
         return {}
-    merged = looked.observation.changes.partitions.select("spec_id", "partition", "merged")
+    merged = looked.changes.partitions.select("spec_id", "partition", "merged")
     return {(spec_id, key): (files.get((spec_id, key), set()), number) for spec_id, key, number in merged.iter_rows()}
 
 

@@ -25,7 +25,7 @@ from tests.faults.test_optimize_faults import is_running, wait_until
 from tests.oracle.cluster import _daemon, _state
 from tests.oracle.compare import multiset
 from tests.support import changes
-from tests.support.fragmented_table import FIRST, TASKS, name_begins, rotten_table
+from tests.support.fragmented_table import FIRST, TASKS, fragmented_table, name_begins
 from tests.support.integrity import leftovers, missing
 from tests.support.processes import HOST, free_port, wait_for
 
@@ -125,7 +125,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "warehouse").as_uri()}
     catalog = SqlCatalog("demo", **properties)
     catalog.create_namespace("shop")
-    table = rotten_table(catalog, "shop.orders", 3)
+    table = fragmented_table(catalog, "shop.orders", 3)
     made = Shop(folder=tmp_path, table=table, before=multiset(changes.rows(table)))
     made.signs.mkdir()
     spoilt = {

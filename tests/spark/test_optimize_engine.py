@@ -30,7 +30,7 @@ from tests.faults.test_optimize_faults import is_running, wait_until
 from tests.oracle.compare import assert_same_rows, multiset
 from tests.oracle.session import Oracle
 from tests.support import changes
-from tests.support.fragmented_table import FIRST, SECOND, TASKS, THIRD, name_begins, rotten_table
+from tests.support.fragmented_table import FIRST, SECOND, TASKS, THIRD, fragmented_table, name_begins
 from tests.support.integrity import leftovers_of_ours, local, missing, on_disk
 
 pytestmark = pytest.mark.jvm
@@ -45,7 +45,7 @@ def no_catalogs_after() -> Iterator[None]:
 @pytest.fixture
 def fragmented(oracle: Oracle, request: pytest.FixtureRequest) -> Table:
     """A table of the version that the test is called for, known to PyArctic."""
-    table = rotten_table(oracle.catalog, f"{oracle.namespace()}.t", getattr(request, "param", 2))
+    table = fragmented_table(oracle.catalog, f"{oracle.namespace()}.t", getattr(request, "param", 2))
     declare(oracle)
     return table
 

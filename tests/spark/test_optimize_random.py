@@ -26,7 +26,7 @@ from tests.oracle.session import Oracle
 from tests.oracle.sharedtable import Layout, Row, SharedTable
 from tests.support import changes
 from tests.support.integrity import leftovers_of_ours, missing
-from tests.support.optimizing import InProcessEngine, Onlooker
+from tests.support.optimizing import InProcessEngine, RecordingListener
 
 pytestmark = pytest.mark.jvm
 
@@ -110,15 +110,15 @@ class History:
         kind = self._random.choice(KINDS)
         self._meanwhile, self._took_files = self._random.choice([0, 1, 1, 2]), False
         engine = InProcessEngine(after_task=self._others, before_commit=self._others)
-        onlooker = Onlooker(self._others)
+        onlooker = RecordingListener(self._others)
         options = Options(kind=kind, verify=True, memory_bytes=self._random.choice([16 << 10, 64 << 20]))
         report = optimize_table(arctic_table(self._shared.oracle, self._shared.name), engine, options, onlooker)
         history_log.info(
             f"optimizing ({kind}): {report.tasks_planned} tasks, {report.tasks_dropped} dropped, {report.rebased_rows} rows "
-            f"rebased; {onlooker.told}"
+            f"rebased; {onlooker.messages}"
         )
         assert not report.failures
-        assert self._took_files or not report.tasks_dropped, onlooker.told
+        assert self._took_files or not report.tasks_dropped, onlooker.messages
         self._checked()
         if report.changed:
             self._shared.check_summary()

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import pyarctic
-from pyarctic.optimizing.observe.observing import evaluate_table
+from pyarctic.optimizing.evaluate.evaluation import evaluate_table
 from tests.support import changes
 
 PARTITIONS = 8

@@ -1,4 +1,4 @@
-"""A small table in need of healing: three partitions, one task for each."""
+"""A small table that needs optimizing: three partitions, one task for each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROPERTIES = {
 }
 
 
-def rotten_table(catalog: Catalog, name: str, version: int = 2) -> Table:
+def fragmented_table(catalog: Catalog, name: str, version: int = 2) -> Table:
     """Each partition has two data files, position deletes (in version 3 vectors) and equality deletes."""
     table = catalog.create_table(
         name, _SCHEMA, partition_spec=_SPEC, properties={"format-version": str(version), **_PROPERTIES}

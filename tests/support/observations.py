@@ -16,8 +16,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
-from pyarctic.optimizing.evaluate.evaluation import Evaluation, Observation, evaluate
+from pyarctic.optimizing.evaluate.evaluation import Evaluation, evaluate
 from pyarctic.optimizing.observe.history import ACTIVITY, SNAPSHOT_TIMES
+from pyarctic.optimizing.observe.observation import Observation
 from pyarctic.optimizing.order.sort_order import table_order
 from pyarctic.optimizing.settings import Settings
 
@@ -69,7 +70,7 @@ def observed(
     times: pl.DataFrame | None = None,
     activity: pl.DataFrame | None = None,
     now: datetime = NOW,
-    reach: pl.DataFrame | None = None,
+    bounds: pl.DataFrame | None = None,
 ) -> Observation:
     metadata = metadata or table_metadata(properties)
     known = pl.DataFrame([(SNAPSHOT, committed_at, False, False)], SNAPSHOT_TIMES.names(), orient="row").cast(SNAPSHOT_TIMES)
@@ -83,7 +84,7 @@ def observed(
         activity=pl.DataFrame(schema=ACTIVITY) if activity is None else activity,
         now=now,
         order=table_order(metadata, Settings.of(metadata.properties)),
-        reach=reach,
+        bounds=bounds,
     )
 
 

@@ -1,4 +1,4 @@
-"""Healing in this process, with hooks for others who write to the table meanwhile."""
+"""Optimizing in this process, with hooks for others who write to the table meanwhile."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def nobody() -> None:
 
 
 class InProcessEngine:
-    """Works on tasks one after the other, without processes. Jobs, tasks and results go through JSON, as with workers."""
+    """Executes tasks one after the other, without processes. Jobs, tasks and results go through JSON, as with workers."""
 
     name = "in-process"
 
     def __init__(self, after_task: Meanwhile = nobody, before_commit: Meanwhile = nobody, *, divides: bool = False) -> None:
         """`after_task` is called after each task but the last, `before_commit` after the last: their commit comes next.
-        With `divides` tasks are divided by ranges where they may be, as on Spark."""
+        With `divides` tasks are divided by key ranges where they may be, as on Spark."""
         self._divides = divides
         self.after_task = after_task
         self.before_commit = before_commit
@@ -46,44 +46,45 @@ class InProcessEngine:
     def run(
         self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
     ) -> Generator[TaskOutcome, None, None]:
-        bench = JobContext.opened(json.loads(json.dumps(job.to_json())), dict(io.properties))
+        context = JobContext.open(json.loads(json.dumps(job.to_json())), dict(io.properties))
         for number, task in enumerate(tasks, start=1):
-            outcome = self._divided(bench, task) if self._divides and task.ranges > 1 else self._outcome(bench, task, listen)
+            divides = self._divides and task.ranges > 1
+            outcome = self._execute_ranges(context, task) if divides else self._execute(context, task, listen)
             self.tasks.append(task)
             self.results.append(outcome)
             (self.before_commit if number == len(tasks) else self.after_task)()
             yield outcome
 
     @staticmethod
-    def _outcome(bench: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
+    def _execute(context: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
         try:
-            result = execute(bench, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
+            result = execute(context, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
         except Exception as error:  # noqa: BLE001  # as workers do
             return TaskFailure.of(task.id, 0, error)
-        return TaskResult.from_json(json.loads(json.dumps(result.to_json())), bench.job.metadata)
+        return TaskResult.from_json(json.loads(json.dumps(result.to_json())), context.job.metadata)
 
     @staticmethod
-    def _divided(bench: JobContext, task: Task) -> TaskOutcome:
+    def _execute_ranges(context: JobContext, task: Task) -> TaskOutcome:
         task = Task.from_json(json.loads(json.dumps(task.to_json())))
         sources = range(task.data.height)
-        sample = combine_samples([sample_keys(bench, task, [source]) for source in sources])
-        ranging = RangePartitioner(bench, task, sample)
-        sent: dict[int, list[pa.RecordBatch]] = {part: [] for part in range(ranging.parts)}
+        sample = combine_samples([sample_keys(context, task, [source]) for source in sources])
+        partitioner = RangePartitioner(context, task, sample)
+        packets: dict[int, list[pa.RecordBatch]] = {part: [] for part in range(partitioner.parts)}
         for source in reversed(sources):
-            for parcel in ranging.parcels(source):
-                sent[parcel["part"][0].as_py()].append(parcel)
-        written = [ranging.written(parcels, part) for part, parcels in sent.items()]
-        told = [RangeResult.from_json(json.loads(json.dumps(one.to_json()))) for one in written]
-        return combine_results(bench, task, 0, told)
+            for packet in partitioner.read(source):
+                packets[packet["part"][0].as_py()].append(packet)
+        results = [partitioner.write(of_part, part) for part, of_part in packets.items()]
+        received = [RangeResult.from_json(json.loads(json.dumps(result.to_json()))) for result in results]
+        return combine_results(context, task, 0, received)
 
 
-class Onlooker:
-    """A watcher that lets others write after every commit of the run."""
+class RecordingListener:
+    """Records plans and messages, and lets others write after every commit of the process."""
 
     def __init__(self, after_commit: Meanwhile = nobody) -> None:
         self._after_commit = after_commit
         self.plans: list[Plan] = []
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def planned(self, plan: Plan) -> None:
         self.plans.append(plan)
@@ -93,12 +94,12 @@ class Onlooker:
     def ended(self, task: int, failure: TaskFailure | None) -> None: ...
 
     def said(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
         if text.startswith("committed"):
             self._after_commit()
 
 
-def heal(
+def optimize(
     table: Table,
     kind: KindChoice = "auto",
     *,
@@ -107,6 +108,6 @@ def heal(
     memory_bytes: int = 64 << 20,
     divides: bool = False,
 ) -> Report:
-    """Heal once in this process, looking at all rows twice; `meanwhile` is called right before the run's first commit."""
+    """Optimize once in this process, reading all rows twice; `meanwhile` is called right before the first commit."""
     options = Options(kind=kind, verify=verify, memory_bytes=memory_bytes)
     return optimize_table(table.refresh(), InProcessEngine(before_commit=meanwhile, divides=divides), options)

@@ -1,36 +1,28 @@
-"""What a run did, counted; and what it was expected to do."""
+"""The report of an optimizing process: what it did, and what it was expected to do."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
-from pyarctic.optimizing.protocol.tasks import TaskFailure
+import polars as pl
+
+from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
+from pyarctic.iceberg.write import NewFile
+from pyarctic.optimizing.commit.committer import CommitLog
+from pyarctic.optimizing.evaluate.evaluation import Evaluation
+from pyarctic.optimizing.evaluate.health import Health
+from pyarctic.optimizing.observe.observation import KeyedObservation
+from pyarctic.optimizing.plan.plan import Plan
+from pyarctic.optimizing.protocol.result import TaskFailure
+from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS, KeyedTask, Task
 from pyarctic.units import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """0 to 100, and the parts that are missing."""
-
-    score: float
-    small_files: float
-    equality_deletes: float
-    position_deletes: float
-
-    @classmethod
-    def of(cls, parts: dict[str, float]) -> Health:
-        return cls(
-            score=round(parts["health"], 1),
-            small_files=round(parts["small_files_penalty"], 1),
-            equality_deletes=round(parts["equality_deletes_penalty"], 1),
-            position_deletes=round(parts["position_deletes_penalty"], 1),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Files of a table, or of a change."""
+    """The files of a table, or of a change to it."""
 
     data_files: int = 0
     data_bytes: int = 0
@@ -39,12 +31,71 @@ class Amounts:
     position_delete_files: int = 0
     deletion_vectors: int = 0
     change_files: int = 0
-    """Of a keyed table: files of changes that are not merged into Base, with so many rows."""
+    """Files of a keyed table's changes that are not merged."""
     change_rows: int = 0
 
     @property
     def delete_files(self) -> int:
+        """Delete files of all kinds."""
         return self.equality_delete_files + self.position_delete_files + self.deletion_vectors
+
+    @classmethod
+    def of_table(cls, evaluation: Evaluation) -> Self:
+        """All files of a table."""
+        files, partitions = evaluation.files, evaluation.partitions
+        matches = evaluation.observation.matches
+        is_keyed = isinstance(evaluation.observation, KeyedObservation)
+        return cls(
+            **_count_data(files),
+            **_count_deletes(pl.concat([*matches.by_kind.values(), matches.vectors])),
+            change_files=int(partitions["change_files"].sum()) if is_keyed else 0,
+            change_rows=int(partitions["change_records"].sum()) if is_keyed else 0,
+        )
+
+    @classmethod
+    def of_removed(cls, merges: Sequence[Task], deletes: pl.DataFrame) -> Self:
+        """The files that merges have replaced, and delete files that were removed."""
+        merged_changes = _concat_files(task.changes for task in merges if isinstance(task, KeyedTask))
+        return cls(
+            **_count_data(_concat_files(task.replaced for task in merges)),
+            **_count_deletes(deletes),
+            change_files=merged_changes.height,
+            change_rows=int(merged_changes["record_count"].sum()),
+        )
+
+    @classmethod
+    def of_added(cls, files: Sequence[NewFile]) -> Self:
+        """New files."""
+        data = [file for file in files if file.content == 0]
+        return cls(
+            data_files=len(data),
+            data_bytes=sum(file.file_size_bytes for file in data),
+            rows=sum(file.record_count for file in data),
+            position_delete_files=sum(file.content == 1 and not file.is_vector for file in files),
+            deletion_vectors=sum(file.is_vector for file in files),
+        )
+
+
+def _concat_files(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *frames]).unique("file_path")
+
+
+def _count_data(files: pl.DataFrame) -> dict[str, int]:
+    return {
+        "data_files": files.height,
+        "data_bytes": int(files["file_size_bytes"].sum()),
+        "rows": int(files["record_count"].sum()),
+    }
+
+
+def _count_deletes(deletes: pl.DataFrame) -> dict[str, int]:
+    is_equality = pl.col("content") == EQUALITY_DELETES
+    counts = deletes.select(
+        equality_delete_files=is_equality.sum(),
+        position_delete_files=(~is_equality & ~IS_VECTOR).sum(),
+        deletion_vectors=IS_VECTOR.sum(),
+    )
+    return {name: int(value) for name, value in counts.row(0, named=True).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +108,22 @@ class Report:
     process_id: str
     kinds: tuple[str, ...]
     snapshot_ids: tuple[int, ...] = ()
-    """The commits of the run, in order."""
+    """The commits of the process, in order."""
     tasks_planned: int = 0
     tasks_committed: int = 0
     dropped: tuple[str, ...] = ()
-    """Tasks that were done in vain, and why; mostly because others replaced their files meanwhile."""
+    """Tasks whose results were discarded, and why; mostly because others replaced their files meanwhile."""
     failures: tuple[TaskFailure, ...] = ()
     removed: Amounts = field(default_factory=Amounts)
     added: Amounts = field(default_factory=Amounts)
     rows_deleted: int = 0
-    """Dead rows that are not there any more."""
+    """Deleted rows that were physically removed."""
     rows_copied: int = 0
     """Rows that were copied without decoding them."""
     files_shared: int = 0
-    """Files of inserts that became part of Base as they are."""
+    """Insert files that became part of the base store as they are."""
     rebased_rows: int = 0
-    """Rows that others deleted during the run; their deletes were moved over to the new files."""
+    """Rows that others deleted during the process; their deletes were moved over to the new files."""
     health_before: Health
     health_after: Health
     before: Amounts
@@ -81,20 +132,79 @@ class Report:
     held_back: tuple[str, ...] = ()
     """Partitions that have to wait because others change rows in them."""
     left_out: int = 0
+    """The number of partitions that are left for the next process."""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     peak_task_bytes: int = 0
 
+    @classmethod
+    def empty(cls, *, table: str, engine: str, dry_run: bool, process_id: str) -> Self:
+        """The report of a process over a table without data."""
+        return cls(
+            table=table,
+            engine=engine,
+            dry_run=dry_run,
+            process_id=process_id,
+            kinds=(),
+            health_before=Health.perfect(),
+            health_after=Health.perfect(),
+            before=Amounts(),
+            after=Amounts(),
+        )
+
+    def with_plans(self, plans: Sequence[Plan]) -> Self:
+        """This report with the plans of the process."""
+        last_plan = plans[-1]
+        tasks = [task for plan in plans for task in plan.tasks]
+        decoder = PartitionDecoder(last_plan.observation.metadata)
+        held_back = last_plan.held_back.select("spec_id", "partition")
+        return replace(
+            self,
+            kinds=tuple(kind for kind in OPTIMIZING_KINDS if any(task.kind == kind for task in tasks)),
+            tasks_planned=len(tasks),
+            predicted=_sum_figures(plans),
+            held_back=tuple(decoder.path(*partition) for partition in held_back.iter_rows()),
+            left_out=last_plan.left_out,
+        )
+
+    def with_commits(self, log: CommitLog) -> Self:
+        """This report with what the process has committed."""
+        merges = [finished for finished in log.committed if finished.task.action == "merge"]
+        return replace(
+            self,
+            snapshot_ids=tuple(commit.snapshot_id for commit in log.commits if commit.snapshot_id is not None),
+            tasks_committed=len(log.committed),
+            dropped=tuple(f"task {finished.task.id}: {reason}" for finished, reason in log.dropped),
+            removed=Amounts.of_removed([finished.task for finished in merges], log.removed_deletes),
+            added=Amounts.of_added([file for finished in log.committed for file in finished.result.add]),
+            rows_deleted=sum(finished.result.rows_deleted for finished in merges),
+            rows_copied=sum(finished.result.copied_rows for finished in merges),
+            files_shared=sum(len(finished.result.shared_files) for finished in merges),
+            rebased_rows=sum(commit.rebased_rows for commit in log.commits),
+        )
+
+    def with_table(self, before: Evaluation, after: Evaluation) -> Self:
+        """This report with the table before and after the process."""
+        return replace(
+            self,
+            health_before=Health.of(before.health),
+            health_after=Health.of(after.health),
+            before=Amounts.of_table(before),
+            after=Amounts.of_table(after),
+        )
+
     @property
     def tasks_dropped(self) -> int:
+        """The number of tasks whose results were discarded."""
         return len(self.dropped)
 
     @property
     def changed(self) -> bool:
+        """Whether anything was committed."""
         return bool(self.snapshot_ids)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON: ids are text, because not every reader of JSON keeps 64 bits."""
+        """This report as a JSON document: ids are text, because not every reader of JSON keeps 64 bits."""
         return {
             **asdict(self),
             "snapshot_ids": [str(snapshot_id) for snapshot_id in self.snapshot_ids],
@@ -109,43 +219,47 @@ class Report:
 
     __rich__ = __str__
 
-    def _merged(self) -> list[str]:
-        if not self.before.change_files:
-            return []
-        told = [f"  changes      {_change(self.before.change_files, self.after.change_files)} files not merged"]
-        if self.files_shared:
-            told.append(f"  shared       {format_count(self.files_shared)} files of both stores")
-        return told
-
     def lines(self) -> list[str]:
-        """For people."""
-        if not self.tasks_planned and not self.changed:
-            told = [f"{self.table}: nothing to do, health {self.health_before.score:g}"]
-        else:
-            did = "would be optimized" if self.dry_run else "optimized" if self.changed else "not changed"
-            told = [f"{self.table} {did} ({', '.join(self.kinds) or 'deletes only'}, engine {self.engine})"]
+        """This report for people."""
+        lines = [self._headline()]
         if self.dry_run:
-            told += [f"  expected {name.replace('_', ' ')}: {format_count(value)}" for name, value in self.predicted.items()]
+            figures = self.predicted.items()
+            lines += [f"  expected {name.replace('_', ' ')}: {format_count(count)}" for name, count in figures]
         elif self.changed:
-            told += [
-                f"  data files   {_change(self.before.data_files, self.after.data_files)}",
-                f"  delete files {_change(self.before.delete_files, self.after.delete_files)}",
-                *self._merged(),
-                f"  data         {format_bytes(self.before.data_bytes)} → {format_bytes(self.after.data_bytes)}",
-                f"  health       {self.health_before.score:g} → {self.health_after.score:g}",
-                f"  rewrote      {format_bytes(self.removed.data_bytes)} in {self.wall_seconds:.1f} s, "
-                f"{self.cpu_seconds:.1f} s CPU",
-            ]
-        told += [f"  failed: task {failure.task}: {failure.detail}" for failure in self.failures]
-        told += [f"  in vain: {reason}" for reason in self.dropped]
+            lines += self._change_lines()
+        lines += [f"  failed: task {failure.task}: {failure.detail}" for failure in self.failures]
+        lines += [f"  dropped: {reason}" for reason in self.dropped]
         if self.held_back:
-            told.append(
-                f"  {len(self.held_back)} partitions wait for their writers, such as {self.held_back[0] or 'the table'}"
-            )
+            example = self.held_back[0] or "the table"
+            lines.append(f"  {len(self.held_back)} partitions wait for their writers, such as {example}")
         if self.left_out:
-            told.append(f"  {self.left_out} partitions are left for the next run")
-        return told
+            lines.append(f"  {self.left_out} partitions are left for the next process")
+        return lines
+
+    def _headline(self) -> str:
+        if not self.tasks_planned and not self.changed:
+            return f"{self.table}: nothing to do, health {self.health_before.score:g}"
+        outcome = "would be optimized" if self.dry_run else "optimized" if self.changed else "not changed"
+        return f"{self.table} {outcome} ({', '.join(self.kinds) or 'deletes only'}, engine {self.engine})"
+
+    def _change_lines(self) -> Iterator[str]:
+        before, after = self.before, self.after
+        yield f"  data files   {_format_change(before.data_files, after.data_files)}"
+        yield f"  delete files {_format_change(before.delete_files, after.delete_files)}"
+        if before.change_files:
+            yield f"  changes      {_format_change(before.change_files, after.change_files)} files not merged"
+        if before.change_files and self.files_shared:
+            yield f"  shared       {format_count(self.files_shared)} files of both stores"
+        yield f"  data         {format_bytes(before.data_bytes)} → {format_bytes(after.data_bytes)}"
+        yield f"  health       {self.health_before.score:g} → {self.health_after.score:g}"
+        rewritten = format_bytes(self.removed.data_bytes)
+        yield f"  rewrote      {rewritten} in {self.wall_seconds:.1f} s, {self.cpu_seconds:.1f} s CPU"
 
 
-def _change(before: int, after: int) -> str:
+def _format_change(before: int, after: int) -> str:
     return f"{format_count(before)} → {format_count(after)}"
+
+
+def _sum_figures(plans: Sequence[Plan]) -> dict[str, int]:
+    figures = [plan.figures() for plan in plans]
+    return {name: sum(each[name] for each in figures) for name in figures[0]}

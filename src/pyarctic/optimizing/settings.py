@@ -1,4 +1,4 @@
-"""How a table wants to be optimized: its properties, understood once."""
+"""How a table should be optimized: its properties, parsed once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyarctic.config import table_properties as registry
 from pyarctic.iceberg.write import positive_property
 
 _TASK_TARGETS = 4
-"""A task of a few target sizes divides its rows evenly, whatever they shrink to."""
+"""A task of a few target sizes divides its rows evenly, however much they shrink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes in bytes."""
+    """The optimizing settings of a table."""
 
     target_bytes: int
     min_target_bytes: int
-    """Files of this size are left alone."""
+    """Files of at least this size are not rewritten because of their size."""
     fragment_bytes: int
     """Files below this size are fragments; those between are undersized."""
     task_bytes: int
@@ -41,19 +41,20 @@ class Settings:
     transaction_timeout: timedelta
     share_inserts: bool
     write_nodes: int = 1
-    """Nodes of the tree that a keyed table's changes are written to. Thresholds of single nodes count so many times."""
+    """The number of tree nodes that a keyed table's changes are written to. Thresholds for one node are multiplied by it."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str], write_nodes: int = 1) -> Self:
+        """Parse table properties."""
         target = registry.TARGET_SIZE.of(properties) or positive_property(
             properties, "write.target-file-size-bytes", 128 << 20
         )
         fragment = registry.FRAGMENT_SIZE.of(properties) or target // registry.FRAGMENT_RATIO.of(properties)
-        least = int(target * registry.MIN_TARGET_RATIO.of(properties))
+        min_target = int(target * registry.MIN_TARGET_RATIO.of(properties))
         return cls(
             target_bytes=target,
-            min_target_bytes=least,
-            fragment_bytes=min(fragment, least),
+            min_target_bytes=min_target,
+            fragment_bytes=min(fragment, min_target),
             task_bytes=registry.MAX_TASK_SIZE.of(properties) or _TASK_TARGETS * target,
             plan_files=registry.MAX_FILE_COUNT.of(properties),
             plan_bytes=registry.MAX_PLAN_SIZE.of(properties),

@@ -211,7 +211,7 @@ def _execute(job: dict[str, Any], io_properties: dict[str, str], task: Task, att
     check_version(version)
     if job["id"] not in _job_contexts:
         _job_contexts.clear()
-        _job_contexts[job["id"]] = JobContext.opened(job, io_properties)
+        _job_contexts[job["id"]] = JobContext.open(job, io_properties)
     return execute(_job_contexts[job["id"]], task, attempt=attempt)
 
 

@@ -24,7 +24,7 @@ from pyarctic.optimizing.execute.kernel import (
     RangeResult,
     combine_results,
     combine_samples,
-    failure_parcel,
+    failure_packet,
     sample_keys,
 )
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome, TaskResult
@@ -50,7 +50,7 @@ class _ShuffleWork:
 
     @cached_property
     def context(self) -> JobContext:
-        return JobContext.opened(json.loads(self.job), self.io_properties)
+        return JobContext.open(json.loads(self.job), self.io_properties)
 
     @cached_property
     def parsed_task(self) -> Task:
@@ -190,16 +190,16 @@ def read_files(work: _ShuffleWork, batches: Iterable[pa.RecordBatch]) -> Iterato
     for batch in batches:
         for file_number in batch.column("id").to_pylist():
             try:
-                yield from work.partitioner.parcels(file_number)
+                yield from work.partitioner.read(file_number)
             except Exception as error:  # noqa: BLE001  # returned to the driver
-                yield failure_parcel(work.failure(error))
+                yield failure_packet(work.failure(error))
 
 
 def write_parts(work: _ShuffleWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sort and write the rows of a part; returns the result or the failure as JSON."""
     attempt, number = _current_attempt()
     try:
-        answer: dict[str, Any] = {"written": work.partitioner.written(batches, attempt).to_json()}
+        answer: dict[str, Any] = {"written": work.partitioner.write(batches, attempt).to_json()}
     except Exception as error:  # noqa: BLE001  # returned to the driver
         answer = {"failure": work.failure(error)}
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer | {"attempt": attempt, "number": number})])], ["answer"])

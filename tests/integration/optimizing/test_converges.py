@@ -22,11 +22,11 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
 from pyarctic.optimizing.api import Options, plan_table
-from pyarctic.optimizing.observe.observing import observe
+from pyarctic.optimizing.observe.observation import observe
 from pyarctic.tables import Table
 from tests.models.optimized_table import SORTS, HealedTable
 from tests.support import changes
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 HISTORIES = int(os.environ.get("HISTORIES", "1"))
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
@@ -152,14 +152,14 @@ def test_a_second_round_has_nothing_to_do(version: int, kind: KindChoice, lake: 
 def second_round_is_idle(table: HealedTable, target: int, kind: KindChoice) -> None:
     rows = sorted(table._scan(["id"])["id"].to_pylist())
     table.log.append(f"before: {shape(table)}")
-    report = heal(open_table(table), kind, verify=False)
+    report = optimize(open_table(table), kind, verify=False)
     table.log.append(f"{kind}: {report.tasks_planned} tasks; {shape(table)}; target {target >> 10} KiB")
     assert not report.failures
     assert sorted(table._scan(["id"])["id"].to_pylist()) == rows
     again = plan_table(open_table(table), Options(kind=kind))
     assert again is not None
     why = [(t.action, t.kind, t.partition, t.data.height, t.reasons) for t in again.tasks]
-    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} idle deletes"
+    assert not again, f"{kind} again: {why}, {again.dangling_deletes.height} dangling deletes"
     if kind == "full" and not slightly_large(table, target):  # sizes are estimates: a few per cent above are no fault
         check_full(table, target)
     if kind == "major":
@@ -173,7 +173,7 @@ def slightly_large(table: HealedTable, target: int) -> bool:
 
 def test_files_slightly_above_the_target_are_left_alone(lake: Lake) -> None:
     table, _ = made(lake, 3, 1008)
-    rounds = [heal(open_table(table), "full", verify=False).tasks_planned for _ in range(3)]
+    rounds = [optimize(open_table(table), "full", verify=False).tasks_planned for _ in range(3)]
     assert rounds[-1] == 0, rounds
 
 

@@ -18,7 +18,7 @@ from pyarctic.iceberg.write import write_vectors
 from pyarctic.optimizing import KindChoice
 from tests.support import changes
 from tests.support.integrity import leftovers
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
 FILES, ROWS = 3, 2_000
@@ -46,14 +46,14 @@ def test_rows_stay_deleted(lake: Catalog, version: int, memory_bytes: int, granu
     table = changes.apply(table, partial(changes.equality_delete, keys=pa.table({"name": ["n3", "n4"]})))
     table = changes.apply(table, partial(changes.position_delete, where="id < 10"))
     before = changes.rows(table).sort_by("id")
-    report = heal(pyarctic.table("lake.db.t"), "minor", memory_bytes=memory_bytes, verify=False)
+    report = optimize(pyarctic.table("lake.db.t"), "minor", memory_bytes=memory_bytes, verify=False)
     assert not report.failures
     assert report.removed.data_files == 0, "data files stay as they are"
     assert (report.after.equality_delete_files, report.removed.equality_delete_files) == (0, 4)
-    healed = lake.load_table("db.t")
-    assert changes.rows(healed).sort_by("id").equals(before)
-    assert leftovers(healed) == []
-    again = heal(pyarctic.table("lake.db.t"), "minor", verify=False)
+    optimized = lake.load_table("db.t")
+    assert changes.rows(optimized).sort_by("id").equals(before)
+    assert leftovers(optimized) == []
+    again = optimize(pyarctic.table("lake.db.t"), "minor", verify=False)
     assert not again.changed
 
 
@@ -78,9 +78,9 @@ def test_rows_that_others_undelete_meanwhile_live(lake: Catalog, kind: KindChoic
         gone = changes.files(now._loaded).filter(pl.col("content") == 1)
         now.commit(Change(start=now.view.snapshot_id, add=tuple(vectors), remove=gone))
 
-    report = heal(pyarctic.table("lake.db.t"), kind, meanwhile=undelete, verify=False)
+    report = optimize(pyarctic.table("lake.db.t"), kind, meanwhile=undelete, verify=False)
     assert (report.tasks_dropped, report.tasks_committed) == (1, 0)
     expected = sorted({*range(100)} - {2, 7})
     assert sorted(changes.rows(lake.load_table("db.t"))["id"].to_pylist()) == expected
-    heal(pyarctic.table("lake.db.t"), kind, verify=False)
+    optimize(pyarctic.table("lake.db.t"), kind, verify=False)
     assert sorted(changes.rows(lake.load_table("db.t"))["id"].to_pylist()) == expected

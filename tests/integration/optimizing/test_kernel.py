@@ -28,13 +28,13 @@ from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing import KindChoice, Report
 from pyarctic.optimizing.api import Options, optimize_table
 from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter, sort_order
-from pyarctic.optimizing.plan import planning as plan
+from pyarctic.optimizing.plan import native as plan
 from pyarctic.tables import Table
 from tests.models.optimized_table import SORTS, HealedTable, arrow
 from tests.models.spec import SpecTable
 from tests.support import changes
 from tests.support.integrity import leftovers, on_disk
-from tests.support.optimizing import InProcessEngine, heal
+from tests.support.optimizing import InProcessEngine, optimize
 
 ROWS = 3000
 QUIET = {"self-optimizing.writers-first": "false"}
@@ -119,7 +119,7 @@ def test_a_sorted_table_is_the_same_with_little_memory(lake: Catalog, sort: str)
             table.append_many()
         table.position_delete()
         table.equality_delete()
-        report = heal(pyarctic.table(f"lake.{name}"), "full", memory_bytes=memory)
+        report = optimize(pyarctic.table(f"lake.{name}"), "full", memory_bytes=memory)
         assert not report.failures
         table.check()
         read = table._scan(["id", "_file", "_pos"])
@@ -135,7 +135,7 @@ def test_eight_mebibytes_are_enough(lake: Catalog) -> None:
         table._append(5_000)
     table.equality_delete()
     table.position_delete()
-    report = heal(pyarctic.table("lake.db.t"), "full", memory_bytes=8 << 20, verify=False)
+    report = optimize(pyarctic.table("lake.db.t"), "full", memory_bytes=8 << 20, verify=False)
     assert not report.failures
     assert report.tasks_committed
     table.check()
@@ -171,7 +171,7 @@ def written_in_groups(target: FileTarget, data: pa.Table) -> list[NewFile]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_row_groups_without_deletes_are_copied(lake: Catalog, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_groups(lake, version, monkeypatch)
-    report = heal(pyarctic.table("lake.db.t"), "full")
+    report = optimize(pyarctic.table("lake.db.t"), "full")
     assert report.rows_copied == 4_000
     table.check()
     assert not leftovers(table.load())
@@ -188,7 +188,7 @@ def test_only_row_groups_with_deletes_are_encoded(lake: Catalog, version: int, m
     assert change is not None
     table._commit(table.load(), change)
     table._kill(dead["id"].to_pylist())
-    report = heal(pyarctic.table("lake.db.t"), "full")
+    report = optimize(pyarctic.table("lake.db.t"), "full")
     assert report.rows_copied == 3_400
     assert report.rows_deleted == 4
     table.check()
@@ -203,7 +203,7 @@ def test_deletes_that_arrive_reach_copied_rows(lake: Catalog, version: int, monk
             table.position_delete()
         table.equality_delete()
 
-    report = heal(pyarctic.table("lake.db.t"), "full", meanwhile=others)
+    report = optimize(pyarctic.table("lake.db.t"), "full", meanwhile=others)
     assert report.rows_copied == 4_000
     assert report.rebased_rows
     assert report.tasks_dropped == 0
@@ -216,12 +216,12 @@ def test_copied_and_sorted_rows_do_not_mix(lake: Catalog, monkeypatch: pytest.Mo
     with table.load().update_schema() as update:
         update.add_column("late", update._schema.find_type("k"))
     table.append_many()
-    report = heal(pyarctic.table("lake.db.t"), "full")
+    report = optimize(pyarctic.table("lake.db.t"), "full")
     assert report.rows_copied == 0
     table.check()
     table.append_many()
     table.append_many()
-    heal(pyarctic.table("lake.db.t"), "full")
+    optimize(pyarctic.table("lake.db.t"), "full")
     table.check()
 
 
@@ -276,7 +276,7 @@ def test_files_of_other_formats_and_without_ids(lake: Catalog, tmp_path: Path, k
     columns = ["id", "name", "part", "_row_id", "_last_updated_sequence_number"]
     before = opened.scan(columns).to_arrow().sort_by("id")
     assert before.num_rows == 147
-    report = heal(opened, "full")
+    report = optimize(opened, "full")
     assert not report.failures
     assert report.tasks_committed == 1
     after = pyarctic.table("lake.db.t").scan(columns).to_arrow().sort_by("id")
@@ -327,7 +327,7 @@ def test_broken_inputs(
         monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table, name = damaged(lake, tmp_path / "t", spoil)
     before = on_disk(table._loaded)
-    report = heal_any(table, kind)
+    report = optimize_any(table, kind)
     (failure,) = report.failures
     assert failure.code == code, failure
     assert name in failure.detail
@@ -340,12 +340,12 @@ def test_broken_pages_are_copied_unless_verified(lake: Catalog, tmp_path: Path, 
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table, name = damaged(lake, tmp_path / "t", "pages")
     before = on_disk(table._loaded)
-    report = heal_any(table, "full", verify=True)
+    report = optimize_any(table, "full", verify=True)
     (failure,) = report.failures
     assert failure.code == "damaged"
     assert name in failure.detail
     assert on_disk(pyarctic.table("lake.db.t")._loaded) == before
 
 
-def heal_any(table: Table, kind: KindChoice, *, verify: bool = False) -> Report:
+def optimize_any(table: Table, kind: KindChoice, *, verify: bool = False) -> Report:
     return optimize_table(table, InProcessEngine(), Options(kind=kind, verify=verify))

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 
 import pyarctic
 from pyarctic.iceberg.read.projection import arrow_type
-from pyarctic.optimizing.order.key_bounds import metric_ids, reach
+from pyarctic.optimizing.order.key_bounds import key_bounds, metric_ids
 from pyarctic.optimizing.order.ranks import NAN, NULL, NULL_LAST, ranks
 from pyarctic.optimizing.order.sort_order import table_order
 from pyarctic.optimizing.settings import Settings
@@ -85,9 +85,9 @@ def test_bounds_have_the_ranks_of_the_rows(lake: Catalog, name: str) -> None:
     order = table_order(metadata, replace(Settings.of({}), z_order=(name,)))
     assert order is not None
     files = opened.file_list.frame().sort("data_sequence_number")
-    found = reach(order, opened.file_list.with_metrics(opened.view.io, files, metric_ids(order)))
+    found = key_bounds(order, opened.file_list.with_metrics(opened.view.io, files, metric_ids(order)))
     low, high = ranks(VALUES[name][0], column(*VALUES[name])).tolist()
-    told = found.select("reach_low_0", "reach_high_0", "is_bounded").rows()
+    told = found.select("key_low_0", "key_high_0", "is_bounded").rows()
     assert low < high
     assert told == [(low, high, True), (high, high, True), (NULL, low, True), (NULL, NULL, True)]
 
@@ -106,9 +106,9 @@ def test_nulls_and_nan_are_where_sorting_puts_them(lake: Catalog, descending: bo
     order = table_order(opened.view.metadata, Settings.of({}))
     assert order is not None
     files = opened.file_list.frame().sort("data_sequence_number")
-    found = reach(order, opened.file_list.with_metrics(opened.view.io, files, metric_ids(order)))
+    found = key_bounds(order, opened.file_list.with_metrics(opened.view.io, files, metric_ids(order)))
     one, two = ranks(DoubleType(), pa.array([1.0, 2.0])).tolist()
     low = nulls_last == descending
     expected = [(one, two), (one, NAN), (NAN, NAN), (NULL, one) if low else (one, NULL_LAST)]
     expected.append((NULL, NAN) if low else (NAN, NULL_LAST))
-    assert found.select("reach_low_0", "reach_high_0").rows() == expected
+    assert found.select("key_low_0", "key_high_0").rows() == expected

@@ -11,7 +11,7 @@ from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
 from pyarctic.tables.format.file_names import parse_file_names
 from tests.support.amoro import NAMES, AmoroTable, adopted, texts
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 KINDS: tuple[KindChoice, ...] = ("minor", "major", "full")
 
@@ -38,7 +38,7 @@ def test_rows_stay(name: str, kind: KindChoice, tmp_path: Path) -> None:
     expected = texts(amoro.expected["merged"])
     assert shown(amoro, "merged") == expected
     pending = amoro.table._pending().height
-    report = heal(amoro.table, kind)
+    report = optimize(amoro.table, kind)
     assert not report.failures
     assert not report.dropped
     assert bool(report.tasks_committed) or not pending
@@ -53,7 +53,7 @@ def test_rows_stay(name: str, kind: KindChoice, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if "minor" in name])
 def test_no_deletes_are_left_after_full(name: str, tmp_path: Path) -> None:
     amoro = made(name, tmp_path)
-    heal(amoro.table, "full")
+    optimize(amoro.table, "full")
     files = parse_file_names(amoro.table.refresh().file_list.frame(), "base")
     assert files.filter(~IS_DATA).is_empty()
     merged = amoro.table.merged_sequences()
@@ -63,4 +63,4 @@ def test_no_deletes_are_left_after_full(name: str, tmp_path: Path) -> None:
 def test_a_ratio_that_is_never_reached(tmp_path: Path) -> None:
     amoro = adopted("bigint_pd__minor", tmp_path)
     assert amoro.table.properties[_RATIO] == "10"
-    assert not heal(amoro.table, "full").failures
+    assert not optimize(amoro.table, "full").failures

@@ -22,7 +22,7 @@ from pyarctic.tables import Table
 from tests.support import changes
 from tests.support.integrity import missing
 from tests.support.keyed_tables import IDS, commit, faults, made, opened, read, rows, unmerged
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 KINDS: tuple[KindChoice, ...] = ("minor", "major", "full")
 
@@ -49,7 +49,7 @@ def test_base_waits_with_the_changes_that_are_held(lake: Catalog, kind: KindChoi
     opened()._begin()  # a third one, which holds what the first brings
     commit(opened(), early, rows(_1="-"), "ED")
     assert read() == {10: "a", 2: "b"}
-    heal(opened(), kind)
+    optimize(opened(), kind)
     assert read() == {10: "a", 2: "b"}
     notes = explain_table(opened(), Options(kind=kind)).notes
     assert any("1 partitions wait as a whole for transaction" in note for note in notes)
@@ -59,30 +59,30 @@ def test_base_waits_with_the_changes_that_are_held(lake: Catalog, kind: KindChoi
 def test_base_waits_with_held_changes_of_a_transaction_that_was_given_up(lake: Catalog, kind: KindChoice) -> None:
     table = made(transaction_timeout="300ms", fragment_size="1")
     table.write(rows(_1="b", _2="b"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     early = table._begin()
     opened().write(rows(_10="a"))
     time.sleep(0.4)
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert not unmerged()
     opened()._begin()
     commit(opened(), early, rows(_1="-"), "ED")
     assert read() == {10: "a", 2: "b"}
-    heal(opened(), kind)
+    optimize(opened(), kind)
     assert read() == {10: "a", 2: "b"}
 
 
 def test_a_transaction_that_was_given_up_comes_before_the_commit(lake: Catalog) -> None:
     table = made(transaction_timeout="50ms")
     table.write(rows(_1="b", _2="b"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     early = table._begin()
     opened().write(rows(_10="a"))
     time.sleep(0.1)
-    report = heal(opened(), "full", meanwhile=lambda: commit(opened(), early, rows(_1="-"), "ED"))
+    report = optimize(opened(), "full", meanwhile=lambda: commit(opened(), early, rows(_1="-"), "ED"))
     assert "older transaction" in report.dropped[0]
     assert read() == {10: "a", 2: "b"}
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert read() == read("base") == {10: "a", 2: "b"}
     assert not faults()
 
@@ -114,10 +114,10 @@ def test_what_a_deleted_row_of_base_has_won_over_comes_back(
     opened().write(rows(_1="base"), "overwrite")
     commit(opened(), early, rows(_1="old", _7="old"))
     assert read() == {1: "base", 7: "old"}
-    report = heal(opened(), kind, meanwhile=deletes)
+    report = optimize(opened(), kind, meanwhile=deletes)
     assert report.tasks_dropped == 1
     assert read() == {1: "old", 7: "old"}
-    heal(opened(), kind)
+    optimize(opened(), kind)
     assert read() == read("base") == {1: "old", 7: "old"}
     assert not faults()
 
@@ -167,7 +167,7 @@ def test_a_commit_that_was_taken_back_keeps_its_files(
         raise ConnectionError("the answer was lost")
 
     monkeypatch.setattr(catalog, "commit_table", lost)
-    report = heal(runner, kind)
+    report = optimize(runner, kind)
     assert "rolled back since" in report.dropped[0]
     assert table.refresh().view.snapshot_id == before
     newest = max(table.view.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)

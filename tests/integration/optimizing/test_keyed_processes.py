@@ -44,7 +44,7 @@ from tests.support.keyed_tables import (
     unmerged,
 )
 from tests.support.metadata_files import cleaned, edited, upgraded
-from tests.support.optimizing import InProcessEngine, heal
+from tests.support.optimizing import InProcessEngine, optimize
 
 KINDS: tuple[KindChoice, ...] = ("minor", "major", "full")
 
@@ -59,11 +59,11 @@ def test_a_transaction_counts_by_its_number_whatever_is_merged_before_it(lake: C
     early = table._begin()
     table.write(rows(_1="new", _4="new"))
     if kind:
-        heal(opened(), kind)
+        optimize(opened(), kind)
     commit(opened(), early, rows(_1="-", _2="-", _4="-"), "ED")
     commit(opened(), early, rows(_3="early"), first=9)
     assert read() == {1: "new", 3: "early", 4: "new"}
-    heal(opened(), kind or "minor")
+    optimize(opened(), kind or "minor")
     assert read() == read("base") == {1: "new", 3: "early", 4: "new"}
     assert not unmerged()
 
@@ -73,14 +73,14 @@ def test_nothing_is_merged_beyond_an_open_transaction(lake: Catalog) -> None:
     table.write(rows(_1="a"))
     early = table._begin()
     table.write(rows(_1="b"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert opened().merged_sequences() == {"": early - 1}
     assert read("base") == {1: "a"}
     planned = plan_table(opened(), Options(kind="minor"))
     assert planned is not None
     assert not planned.tasks
     commit(opened(), early, rows(_2="early"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert read("base") == read() == {1: "b", 2: "early"}
 
 
@@ -90,7 +90,7 @@ def test_changes_wait_for_older_transactions_that_came_after_an_open_one(lake: C
     table.write(rows(_1="a"))
     table._begin()
     commit(opened(), first, rows(_1="first", _2="first"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert opened().merged_sequences() == {}
     assert read() == {1: "a", 2: "first"}
 
@@ -100,7 +100,7 @@ def test_an_open_transaction_is_ignored_after_its_timeout(lake: Catalog) -> None
     table._begin()
     table.write(rows(_1="a"))
     time.sleep(0.05)
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert read("base") == {1: "a"}
     assert not unmerged()
 
@@ -109,9 +109,9 @@ def test_an_overwrite_leaves_no_transaction_open(lake: Catalog) -> None:
     table = made()
     table.write(rows(_1="a"), "overwrite")
     table.write(rows(_2="b"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     table.write(rows(_3="c"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert not unmerged()
 
 
@@ -121,9 +121,9 @@ def test_an_overwrite_that_came_second_leaves_no_transaction_open(lake: Catalog)
     opened().write(rows(_2="b"), "overwrite")
     late.write(rows(_3="c"), "overwrite")
     late.write(rows(_4="d"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     late.write(rows(_5="e"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert not unmerged()
 
 
@@ -131,7 +131,7 @@ def test_an_overwrite_of_nothing_leaves_no_transaction_open(lake: Catalog) -> No
     table = made(CITIES, ("city",))
     table.write(cities((1, "a", "x"))[:0], "overwrite", where="city = 'b'")
     table.write(cities((1, "a", "x")))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert not unmerged()
 
 
@@ -141,7 +141,7 @@ def test_rows_of_others_keep_their_age(lake: Catalog) -> None:
     table.write(rows(_1="load"), "overwrite")
     store = opened()
     store.commit(changes.append(store._loaded, rows(_2="foreign")))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     commit(opened(), early, rows(_1="early", _2="early"))
     assert read() == {1: "load", 2: "early"}
 
@@ -159,13 +159,13 @@ def change_files(part: str = "") -> list[Path]:
 def test_a_partition_whose_task_fails_stays_and_others_are_merged(lake: Catalog, kind: KindChoice) -> None:
     table = made(CITIES, ("city",))
     table.write(cities((1, "a", "old"), (2, "b", "old")))
-    heal(opened(), kind)
+    optimize(opened(), kind)
     table.write(cities((1, "a", "new"), (2, "b", "new")))
     before = opened().merged_sequences()
     damaged = change_files("city=a")[-1]
     content = damaged.read_bytes()
     damaged.write_bytes(b"PAR1 is not all PAR1")
-    report = heal(opened(), kind)
+    report = optimize(opened(), kind)
     assert [failure.partition for failure in report.failures] == ["city=a"]
     after = opened().merged_sequences()
     assert after["city=a"] == before["city=a"]
@@ -173,7 +173,7 @@ def test_a_partition_whose_task_fails_stays_and_others_are_merged(lake: Catalog,
     assert not faults()
     damaged.write_bytes(content)
     assert read() == {1: "new", 2: "new"}
-    assert not heal(opened(), kind).failures
+    assert not optimize(opened(), kind).failures
     assert read("base") == {1: "new", 2: "new"}
 
 
@@ -182,7 +182,7 @@ def test_one_bad_file_of_four_nodes_keeps_the_partition_as_it_is(lake: Catalog, 
     table = made(target_size="1KB")
     table.set({BASE_BUCKETS: "4", CHANGE_BUCKETS: "4"})
     table.write(many(range(400), "a"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     table.write(many(range(300, 500), "b"), "upsert")
     before = opened()
     damaged = change_files("/5-I-")[-1]
@@ -191,7 +191,7 @@ def test_one_bad_file_of_four_nodes_keeps_the_partition_as_it_is(lake: Catalog, 
         damaged.unlink()
     else:
         damaged.write_bytes(content[:20] + b"\0" * 40 + content[60:])
-    report = heal(opened(), "minor")
+    report = optimize(opened(), "minor")
     assert report.tasks_planned >= 4
     assert report.tasks_committed == 0
     assert {failure.code for failure in report.failures} <= {"damaged", "not-found", "unavailable"}
@@ -200,7 +200,7 @@ def test_one_bad_file_of_four_nodes_keeps_the_partition_as_it_is(lake: Catalog, 
     assert opened().merged_sequences() == before.merged_sequences()
     damaged.write_bytes(content)
     assert not faults()
-    assert not heal(opened(), "minor").failures
+    assert not optimize(opened(), "minor").failures
     assert read() == read("base") == texts(range(300), "a") | texts(range(300, 500), "b")
     assert data_nodes() <= {4, 5, 6, 7}
 
@@ -239,9 +239,9 @@ def test_a_catalog_that_cannot_be_reached_leaves_nothing(lake: Catalog, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(KeyedTable, "try_commit", unreachable)
         with pytest.raises(Unavailable):
-            heal(opened(), "full")
+            optimize(opened(), "full")
     assert not faults()
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert read("base") == {1: "a"}
 
 
@@ -257,7 +257,7 @@ def test_an_overwrite_meanwhile_makes_only_its_own_partition_wait(lake: Catalog,
         opened().write(cities((3, "a", "load")), "overwrite", replace="partitions")
         opened().write(cities((4, "a", "later")))
 
-    report = heal(opened(), kind, meanwhile=others)
+    report = optimize(opened(), kind, meanwhile=others)
     assert (report.tasks_committed, len(report.dropped)) == (1, 1)
     assert read() == {2: "old", 3: "load", 4: "later"}
     assert read("base") == {2: "old", 3: "load"}
@@ -276,7 +276,7 @@ def test_deletes_of_others_are_moved_to_the_new_files(lake: Catalog, kind: KindC
         assert change is not None
         store.commit(change)
 
-    report = heal(opened(), kind, meanwhile=others)
+    report = optimize(opened(), kind, meanwhile=others)
     assert not report.dropped
     assert report.rebased_rows == 1, "the other one was dead already"
     assert read() == read("base") == {1: "a", 2: "b", 4: "a"}
@@ -293,7 +293,7 @@ def test_deletes_of_others_for_rows_that_all_were_replaced_do_no_harm(lake: Cata
         assert change is not None
         store.commit(change)
 
-    assert not heal(opened(), "full", meanwhile=others).dropped
+    assert not optimize(opened(), "full", meanwhile=others).dropped
     assert read() == read("base") == {1: "b", 2: "b"}
 
 
@@ -306,15 +306,15 @@ def test_rows_that_others_append_to_base_meanwhile_are_not_lost(lake: Catalog) -
         store = opened()
         store.commit(changes.append(store._loaded, rows(_2="foreign", _3="foreign")))
 
-    assert heal(opened(), "minor", meanwhile=others).dropped
+    assert optimize(opened(), "minor", meanwhile=others).dropped
     assert read() == {1: "a", 3: "foreign"}, "any change of the same key wins"
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert read() == read("base") == {1: "a", 3: "foreign"}
 
 
 def test_changes_that_come_meanwhile_stay_unmerged(lake: Catalog) -> None:
     made().write(rows(_1="a", _2="a"))
-    report = heal(opened(), "full", meanwhile=lambda: (opened().write(rows(_1="b")), None)[1])
+    report = optimize(opened(), "full", meanwhile=lambda: (opened().write(rows(_1="b")), None)[1])
     assert not report.dropped
     assert read("base") == {1: "a", 2: "a"}
     assert read() == {1: "b", 2: "a"}
@@ -328,12 +328,12 @@ def test_null_and_the_text_null_are_left_alone(lake: Catalog, kind: KindChoice) 
     """The format cannot tell how far each of them is merged."""
     table = made(CITIES, ("city",))
     table.write(cities((1, None, "x"), (2, "null", "y"), (3, "a", "z")))
-    report = heal(opened(), kind)
+    report = optimize(opened(), kind)
     assert report.tasks_committed == 1
     assert opened().merged_sequences() == {"city=a": 1}
     assert read() == {1: "x", 2: "y", 3: "z"}
     table.write(cities((1, None, "-")), "delete")
-    heal(opened(), kind)
+    optimize(opened(), kind)
     assert read() == {2: "y", 3: "z"}
 
 
@@ -347,19 +347,19 @@ def test_a_key_that_another_engine_widened(lake: Catalog, kind: KindChoice, is_c
     table.set({BASE_BUCKETS: "4", CHANGE_BUCKETS: "4"})
     ids = list(range(-20, 20))
     table.write(pa.table({"id": ids, "text": ["old"] * 40}, schema=schema))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     for store in (opened()._loaded, opened().change_store._loaded):
         with store.update_schema() as update:
             update.update_column("id", LongType())
     opened().write(many(range(1000, 1001), "new"))
     if is_cleaned:
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
         for store in (opened()._loaded, opened().change_store._loaded):
             edited(store, cleaned)
             assert len(store.refresh().metadata.schemas) == 1
     opened().write(many(range(-20, 0), "new"), "upsert")
     opened().write(many(range(5), "-"), "delete")
-    heal(opened(), kind)
+    optimize(opened(), kind)
     expected = texts(range(-20, 0), "new") | texts(range(1000, 1001), "new") | dict.fromkeys(range(5, 20), "old")
     assert read() == read("base") == expected
     assert not unmerged()
@@ -379,7 +379,7 @@ def test_keys_of_others_that_are_null(lake: Catalog, kind: KindChoice) -> None:
     for number, text in ((1, "old"), (100, "new")):
         commit(opened(), opened()._begin(), pa.table({"id": [number, None], "text": [text, text]}, schema=IDS))
     assert read() == {1: "old", 100: "new", None: "new"}
-    heal(opened(), kind)
+    optimize(opened(), kind)
     assert read() == read("base") == {1: "old", 100: "new", None: "new"}
 
 
@@ -389,7 +389,7 @@ def test_a_base_that_another_engine_upgraded_is_refused(lake: Catalog) -> None:
     edited(opened()._loaded, upgraded)
     opened().write(rows(_1="b"), "upsert")
     with pytest.raises(Unsupported, match="Base has format version 3"):
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
     assert read() == {1: "b"}
 
 
@@ -408,7 +408,7 @@ def test_another_key_column_that_was_widened(lake: Catalog, is_cleaned: bool) ->
             update.update_column("b", LongType())
     wide = narrow.set(1, pa.field("b", pa.int64()))
     opened().write(data(range(1000, 1001), "new", wide))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     if is_cleaned:
         for store in (opened()._loaded, opened().change_store._loaded):
             edited(store, cleaned)
@@ -417,7 +417,7 @@ def test_another_key_column_that_was_widened(lake: Catalog, is_cleaned: bool) ->
     for _ in range(2):
         found = opened().scan().to_arrow().sort_by("b")
         assert list(zip(found["b"].to_pylist(), found["text"].to_pylist(), strict=True)) == expected
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
 
 
 def test_buckets_that_change_between_rounds(lake: Catalog) -> None:
@@ -428,9 +428,9 @@ def test_buckets_that_change_between_rounds(lake: Catalog) -> None:
         ids = range(40 * number, 40 * number + 120)
         table.write(many(ids, f"{number}-"), "upsert")
         expected |= texts(ids, f"{number}-")
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
         assert read() == read("base") == expected
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert read() == read("base") == expected
     assert max(data_nodes()) < 8
     assert not faults()
@@ -444,10 +444,10 @@ def test_much_data_is_written_to_many_nodes_within_the_limit(lake: Catalog, buck
     else:
         table.set({BASE_BUCKETS: buckets})
     table.write(rows(_1="little"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert data_nodes() == {1}
     table.write(many(range(2000), "much"))
-    heal(opened(), "full")
+    optimize(opened(), "full")
     nodes = data_nodes()
     assert len(nodes) == (most if buckets else 16)
     assert min(nodes) == len(nodes), "all of one level"
@@ -464,7 +464,7 @@ def test_deletes_of_a_file_that_stays_are_told_anew(lake: Catalog) -> None:
     data = set(base_files()["file_path"])
     for number in range(3):
         table.write(many(range(10 * number, 10 * number + 10), "-"), "delete")
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
         files = base_files()
         deletes = files.filter(~IS_DATA)
         assert set(files.filter(IS_DATA)["file_path"]) == data
@@ -483,7 +483,7 @@ def test_row_groups_of_large_inserts_are_copied_without_their_offsets(lake: Cata
     table.write(many(range(25_000), "a"))
     table.write(many(range(25_000, 50_000), "b"))
     table.write(rows(_49999="-"), "delete")
-    report = heal(opened(), "minor")
+    report = optimize(opened(), "minor")
     assert report.rows_copied == 25_000
     (path,) = base_files()["file_path"]
     file = pq.ParquetFile(local(path))
@@ -503,7 +503,7 @@ def test_row_groups_of_large_inserts_are_copied_without_their_offsets(lake: Cata
 def test_a_lost_list_of_what_was_merged_stops_optimizing(lake: Catalog, fault: str) -> None:
     table = made()
     table.write(rows(_1="a"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     table.write(rows(_2="b"))
     (statistics,) = opened().view.metadata.statistics
     path = Path(local(statistics.statistics_path))
@@ -514,29 +514,29 @@ def test_a_lost_list_of_what_was_merged_stops_optimizing(lake: Catalog, fault: s
         path.write_bytes(b"PFA1" + b"\0" * (len(content) - 8) + b"PFA1")
     before = opened().view.snapshot_id
     with pytest.raises(ArcticError) as raised:
-        heal(opened(), "full")
+        optimize(opened(), "full")
     assert raised.value.code in ("damaged", "not-found", "unavailable")
     assert path.name in str(raised.value)
     path.write_bytes(content)
     assert opened().view.snapshot_id == before
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert read() == read("base") == {1: "a", 2: "b"}
 
 
 def test_a_run_is_taken_back(lake: Catalog) -> None:
     table = made(CITIES, ("city",))
     table.write(cities((1, "a", "old"), (2, "b", "old")))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     merged, base = opened().merged_sequences(), read("base")
     table.write(cities((1, "a", "new"), (3, "c", "new")), "upsert")
-    heal(opened(), "full")
+    optimize(opened(), "full")
     expected = read()
     table._begin()
     roll_back(opened())
     assert opened().merged_sequences() == merged
     assert read("base") == base
     assert read() == expected
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert read() == expected
 
 
@@ -545,13 +545,13 @@ def test_a_run_is_not_taken_back_after_its_changes_are_gone(lake: Catalog, is_ex
     table = made()
     for text in "ab":
         table.write(rows(_1=text))
-        heal(opened(), "minor")
+        optimize(opened(), "minor")
     store = opened().change_store
     store.commit(Change(start=store.view.snapshot_id, remove=store.file_list.frame()))
     opened().write(rows(_2="c"))
     if is_expired:  # the one that removed them, too
         expire(opened().change_store._loaded)
-    with pytest.raises(Rejected, match="changes that the run merged may have been cleaned"):
+    with pytest.raises(Rejected, match="changes that the process merged may have been cleaned"):
         roll_back(opened())
     assert read() == {1: "b", 2: "c"}
 
@@ -566,15 +566,15 @@ def test_thresholds_count_for_every_node_that_is_written_to(lake: Catalog, bucke
     for number in range(writes):
         (partition,) = explain_table(opened(), Options()).partitions or (None,)
         assert partition is None or partition.kind is None
-        assert heal(opened(), "auto").tasks_planned == 0
+        assert optimize(opened(), "auto").tasks_planned == 0
         table.write(rows(**{f"_{number}": "a"}))
     (partition,) = explain_table(opened(), Options()).partitions
     small = next(rule for rule in partition.rules if rule.name == "small-files")
     assert (small.measured, small.threshold, small.met) == (writes, 3 * buckets, True)
     assert (partition.kind, partition.causes) == ("minor", ("small-files",))
-    assert heal(opened(), "auto").tasks_committed == 1
+    assert optimize(opened(), "auto").tasks_committed == 1
     assert not unmerged()
-    assert heal(opened(), "auto").tasks_planned == 0
+    assert optimize(opened(), "auto").tasks_planned == 0
 
 
 def test_many_deletes_call_for_major_and_their_positions_for_full(lake: Catalog) -> None:
@@ -587,7 +587,7 @@ def test_many_deletes_call_for_major_and_their_positions_for_full(lake: Catalog)
     table.set({"self-optimizing.full.trigger.position-delete-size": "500"})
     (partition,) = explain_table(opened(), Options()).partitions
     assert (partition.kind, partition.causes) == ("full", ("delete-ratio", "position-delete-size"))
-    assert heal(opened(), "auto").kinds == ("full",)
+    assert optimize(opened(), "auto").kinds == ("full",)
     assert read("base") == texts(range(300, 500), "a")
     assert base_files().filter(~IS_DATA).is_empty()
 
@@ -595,12 +595,12 @@ def test_many_deletes_call_for_major_and_their_positions_for_full(lake: Catalog)
 def test_conditions_choose_partitions(lake: Catalog) -> None:
     table = made(CITIES, ("city",))
     table.write(cities((1, "a", "x"), (2, "b", "x")))
-    heal_where("city = 'b'")
+    optimize_where("city = 'b'")
     assert opened().merged_sequences() == {"city=b": 1}
     assert read("base") == {2: "x"}
 
 
-def heal_where(where: str) -> None:
+def optimize_where(where: str) -> None:
     optimize_table(opened(), InProcessEngine(), Options(kind="minor", where=where))
 
 
@@ -612,6 +612,6 @@ def test_partitions_that_cannot_be_merged_take_no_room_from_others(lake: Catalog
         table.write(cities((number, None, "x"), (number, "null", "y")))
     for number in range(3):
         table.write(cities((number, "Oslo", "z")))
-    report = heal(opened(), "auto")
+    report = optimize(opened(), "auto")
     assert (report.tasks_committed, report.left_out) == (1, 0)
     assert unmerged() == 44

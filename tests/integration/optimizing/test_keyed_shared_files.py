@@ -16,7 +16,7 @@ from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.support.integrity import local
 from tests.support.keyed_tables import base_files, commit, expire, faults, made, many, opened, read, rows, texts, unmerged
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 MANY = range(2_000)
 
@@ -33,7 +33,7 @@ def shared() -> set[str]:
 
 def test_only_if_the_table_says_so(lake: Catalog) -> None:
     made(target_size="64KB").write(many(MANY, "a"))
-    assert heal(opened(), "minor").files_shared == 0
+    assert optimize(opened(), "minor").files_shared == 0
     assert not shared()
 
 
@@ -42,7 +42,7 @@ def test_a_large_file_becomes_part_of_base(lake: Catalog, kind: KindChoice, is_s
     table = sharing()
     table.write(many(MANY, "a"))
     table.write(rows(_5000="b", _5001="b"))
-    report = heal(opened(), kind)
+    report = optimize(opened(), kind)
     assert report.files_shared == len(shared()) == is_shared
     assert "shared       1 files of both stores" in str(report) or not is_shared
     expected = texts(MANY, "a") | {5000: "b", 5001: "b"}
@@ -54,14 +54,14 @@ def test_a_large_file_becomes_part_of_base(lake: Catalog, kind: KindChoice, is_s
     assert not unmerged()
     assert not faults()
     if kind != "full":
-        assert not heal(opened(), kind).changed
+        assert not optimize(opened(), kind).changed
 
 
 def test_a_file_with_dead_rows_or_a_small_one_is_written(lake: Catalog) -> None:
     table = sharing()
     table.write(many(MANY, "a"))
     table.write(rows(_7="b"), "upsert")
-    assert heal(opened(), "minor").files_shared == 0
+    assert optimize(opened(), "minor").files_shared == 0
     assert read() == read("base") == texts(MANY, "a") | {7: "b"}
 
 
@@ -71,7 +71,7 @@ def test_a_file_of_several_nodes_is_written(lake: Catalog) -> None:
     table.write(many(range(100), "b"), "overwrite")  # lies at the deeper level, and stays if it is no fragment
     table.set({"self-optimizing.fragment-size": "500"})
     table.write(many(MANY, "a"), "upsert")
-    assert heal(opened(), "minor").files_shared == 0
+    assert optimize(opened(), "minor").files_shared == 0
     assert read() == read("base") == texts(MANY, "a")
 
 
@@ -79,16 +79,16 @@ def test_deletes_and_later_rounds(lake: Catalog) -> None:
     table = sharing()
     table.set({CHANGE_BUCKETS: "4", BASE_BUCKETS: "4"})
     table.write(many(range(8_000), "a"))
-    assert heal(opened(), "minor").files_shared == 4
+    assert optimize(opened(), "minor").files_shared == 4
     table.write(rows(_1="b", _2="b", _9000="b"), "upsert")
     table.write(rows(_3="-"), "delete")
     expected = {key: text for key, text in (texts(range(8_000), "a") | {1: "b", 2: "b", 9000: "b"}).items() if key != 3}
     assert read() == expected
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert len(shared()) == 4
     assert base_files().filter(~IS_DATA).height
     assert read() == read("base") == expected
-    heal(opened(), "full")
+    optimize(opened(), "full")
     assert not shared()
     assert read() == read("base") == expected
     assert opened().changes().to_arrow().num_rows == 8_000 + 3 * 2 + 1
@@ -107,12 +107,12 @@ def test_not_where_an_older_transaction_may_still_come(lake: Catalog, names_tran
     else:
         table.write(many(MANY, "a"))
     time.sleep(0.01)
-    report = heal(opened(), "minor")
+    report = optimize(opened(), "minor")
     assert not unmerged()
     assert report.files_shared == names_transaction
     commit(opened(), early, rows(_1="-", _2="-"), "ED")
     assert read() == texts(MANY, "a")
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     assert read() == read("base") == texts(MANY, "a")
 
 
@@ -123,7 +123,7 @@ def test_not_where_the_beginning_of_a_transaction_may_have_been_expired(lake: Ca
     table.write(many(MANY, "a"))
     expire(opened().change_store._loaded)
     time.sleep(0.01)
-    assert heal(opened(), "minor").files_shared == 0
+    assert optimize(opened(), "minor").files_shared == 0
     commit(opened(), early, rows(_1="-", _2="-"), "ED")
     assert read() == texts(MANY, "a")
 
@@ -135,7 +135,7 @@ def test_work_in_vain_removes_no_shared_file(lake: Catalog) -> None:
     def overwritten() -> None:
         opened().write(rows(_1="new"), "overwrite")
 
-    report = heal(opened(), "minor", meanwhile=overwritten)
+    report = optimize(opened(), "minor", meanwhile=overwritten)
     assert report.tasks_dropped == 1
     assert not shared()
     assert read() == {1: "new"}
@@ -146,13 +146,13 @@ def test_work_in_vain_removes_no_shared_file(lake: Catalog) -> None:
 def test_a_run_is_taken_back_and_repeated(lake: Catalog) -> None:
     table = sharing()
     table.write(rows(_1="x"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     table.write(many(MANY, "a"), "upsert")
-    assert heal(opened(), "minor").files_shared == 1
+    assert optimize(opened(), "minor").files_shared == 1
     roll_back(opened())
     assert not shared()
     assert read() == texts(MANY, "a")
-    assert heal(opened(), "minor").files_shared == 1
+    assert optimize(opened(), "minor").files_shared == 1
     assert read() == read("base") == texts(MANY, "a")
     assert not faults()
 
@@ -161,14 +161,14 @@ def test_a_file_of_an_older_schema_is_written(lake: Catalog) -> None:
     table = sharing()
     table.write(many(MANY, "a"))
     table.evolve(add={"more": "int"})
-    assert heal(opened(), "minor").files_shared == 0
+    assert optimize(opened(), "minor").files_shared == 0
     assert read() == read("base") == texts(MANY, "a")
 
 
 def test_a_table_is_dropped_with_its_files(lake: Catalog) -> None:
     table = sharing()
     table.write(many(MANY, "a"))
-    heal(opened(), "minor")
+    optimize(opened(), "minor")
     (path,) = shared()
     pyarctic.drop_table("lake.db.t", purge=True)
     assert not Path(local(path)).exists()

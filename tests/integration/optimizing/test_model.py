@@ -1,5 +1,5 @@
-"""Random histories with healing rounds, others writing in the middle of them: no row is lost, doubled, altered or brought
-back to life, rows keep their ids, and nobody's deletes make a round come to nothing.
+"""Random histories with optimizing processes, others writing in the middle of them: no row is lost, doubled, altered or
+brought back to life, rows keep their ids, and nobody's deletes make a round come to nothing.
 
 `HISTORIES=500 pytest tests/unit/optimizing/test_model.py` tries more of them.
 """
@@ -20,10 +20,10 @@ import pyarctic
 from pyarctic import config
 from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
 from pyarctic.optimizing.commit import native as commits
-from pyarctic.optimizing.plan import planning as plan
+from pyarctic.optimizing.plan import native as plan
 from tests.models.optimized_table import SORTS, SPECS, HealedTable
 from tests.support.integrity import leftovers, missing, untrue_totals
-from tests.support.optimizing import InProcessEngine, Onlooker, heal
+from tests.support.optimizing import InProcessEngine, RecordingListener, optimize
 
 HISTORIES = int(os.environ.get("HISTORIES", "4"))
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
@@ -59,7 +59,7 @@ def properties(random: Random) -> dict[str, str]:
 
 
 class Round:
-    """One healing run of a table, with others at work at three moments: after a task, before a commit, after a commit."""
+    """One process over a table, with others at work at three moments: after a task, before a commit, after a commit."""
 
     def __init__(self, table: HealedTable) -> None:
         self._table = table
@@ -72,17 +72,17 @@ class Round:
         table.replaced, table.moved_deletes = set(), False
         divides = self._random.random() < 0.5
         engine = InProcessEngine(after_task=self._others, before_commit=self._others, divides=divides)
-        onlooker = Onlooker(self._others)
+        listener = RecordingListener(self._others)
         memory = self._random.choice([16 << 10, 64 << 20])
         options = Options(kind=self.kind, verify=self._random.random() < 0.7, memory_bytes=memory)
-        table.log.append(f"healing ({self.kind}, {memory >> 10} KiB) begins")
-        report = optimize_table(pyarctic.table(f"model.{table.name}"), engine, options, onlooker)
+        table.log.append(f"optimizing ({self.kind}, {memory >> 10} KiB) begins")
+        report = optimize_table(pyarctic.table(f"model.{table.name}"), engine, options, listener)
         table.log.append(
-            f"healing ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.tasks_dropped} "
-            f"dropped, {report.rows_copied} rows copied, {report.rebased_rows} rebased; {onlooker.told}"
+            f"optimizing ends: {report.tasks_planned} planned, {report.tasks_committed} committed, {report.tasks_dropped} "
+            f"dropped, {report.rows_copied} rows copied, {report.rebased_rows} rebased; {listener.messages}"
         )
         assert not report.failures, report.failures
-        self._check_dropped(engine, onlooker)
+        self._check_dropped(engine, listener)
         self._check_summaries(report)
         return report
 
@@ -98,20 +98,20 @@ class Round:
         table.check()
 
     def _healer(self) -> None:
-        """Another one heals the same table."""
+        """Somebody else optimizes the same table."""
         table = self._table
         kind = self._random.choice(KINDS)
         before = set(files(table))
-        report = heal(pyarctic.table(f"model.{table.name}"), kind)
+        report = optimize(pyarctic.table(f"model.{table.name}"), kind)
         table.replaced |= before - set(files(table))
         table.moved_deletes |= report.changed
-        table.log.append(f"another healing ({kind}): {report.tasks_committed} tasks")
+        table.log.append(f"another process ({kind}): {report.tasks_committed} tasks")
 
-    def _check_dropped(self, engine: InProcessEngine, onlooker: Onlooker) -> None:
+    def _check_dropped(self, engine: InProcessEngine, listener: RecordingListener) -> None:
         """A task is lost only if a file of its was replaced; or, if its rows go to another partition or deletes are
         converted, when equality deletes came or went."""
-        dropped = [int(text.split()[1]) for text in onlooker.told if "was dropped" in text]
-        if len(onlooker.plans) > 1:  # tasks are numbered anew
+        dropped = [int(text.split()[1]) for text in listener.messages if "was dropped" in text]
+        if len(listener.plans) > 1:  # tasks are numbered anew
             return
         for number in dropped:
             task = next(task for task in engine.tasks if task.id == number)
@@ -119,7 +119,7 @@ class Round:
             moves = task.partition_key is None or set(task.data["spec_id"]) != {task.spec_id}
             excused = self._table.moved_deletes and (moves or task.action == "convert")
             excused |= task.action == "convert" and bool(self._table.replaced)
-            assert lost or excused, f"task {number} ({task.action}) was done in vain: {onlooker.told}"
+            assert lost or excused, f"task {number} ({task.action}) was done in vain: {listener.messages}"
 
     def _check_summaries(self, report: Report) -> None:
         table = self._table.load()
@@ -161,7 +161,7 @@ def play(table: HealedTable, version: int) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_healing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, numbers = lake
     table = HealedTable(catalog, f"n.t{next(numbers)}", Random(seed))
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))

@@ -1,4 +1,4 @@
-"""Random histories by the specification's own writer, then healed: rows, their ids and the past stay as they were."""
+"""Random histories by the specification's own writer, then optimized: rows, their ids and the past stay as they were."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic import config
 from pyarctic.optimizing import KindChoice
-from pyarctic.optimizing.plan import planning
+from pyarctic.optimizing.plan import native as native_plan
 from pyarctic.tables import Table
 from tests.models.spec.history import History
 from tests.support.integrity import missing
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 HISTORIES = int(os.environ.get("HISTORIES", "12"))
 KINDS: tuple[KindChoice, ...] = ("auto", "minor", "major", "full")
@@ -56,7 +56,7 @@ def past(table: Table) -> dict[int, Counter[str]]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, folder, numbers = lake
     name = f"n.t{next(numbers)}"
     history = History(data.draw, catalog, name, folder / name, version=version)
@@ -64,7 +64,7 @@ def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, m
         note(history.step())
     history.table.metadata["properties"] |= data.draw(properties())
     history.table.register()
-    monkeypatch.setattr(planning, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
+    monkeypatch.setattr(native_plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
     table = pyarctic.table(f"spec.{name}")
     rows, before = Counter(map(repr, history.rows())), past(table)
     assert Counter(repr(row) for row in table.scan().to_arrow().to_pylist()) == rows
@@ -72,7 +72,7 @@ def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, m
         kind = data.draw(st.sampled_from(KINDS))
         memory = data.draw(st.sampled_from([4 << 10, 64 << 20]))
         known = state(table.refresh()) if has_row_ids(table) else None
-        report = heal(table, kind, memory_bytes=memory)
+        report = optimize(table, kind, memory_bytes=memory)
         note(f"{kind}: {report.tasks_planned} tasks, {report.snapshot_ids} {report.failures}")
         assert not report.failures
         assert report.tasks_dropped == 0
@@ -82,7 +82,7 @@ def test_healing_keeps_all_rows(version: int, lake: Lake, data: st.DataObject, m
         assert not missing(table._loaded)
         # Smaller files are footers above all; several specs: test_old_partitions_that_become_one in test_not_in_vain.py.
         if table.properties["self-optimizing.target-size"] == "100000" and len(table.view.metadata.specs()) == 1:
-            again = heal(table, kind, memory_bytes=memory)
+            again = optimize(table, kind, memory_bytes=memory)
             note(f"again: {again.tasks_planned} tasks")
             assert again.tasks_planned == 0
             assert not again.changed

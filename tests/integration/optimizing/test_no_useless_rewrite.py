@@ -15,7 +15,7 @@ from pyarctic.optimizing import KindChoice
 from pyarctic.optimizing.api import Options, plan_table
 from tests.models.optimized_table import HealedTable
 from tests.support import changes
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 
 def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:
@@ -27,16 +27,16 @@ def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) -> None:
+def test_dangling_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) -> None:
     """Only delete files that nobody needs went away: the merge is as good as before."""
     table = made(lake, "whole", version)
     table.equality_delete()
-    heal(pyarctic.table("lake.db.t"), "full")  # one file, no deletes
+    optimize(pyarctic.table("lake.db.t"), "full")  # one file, no deletes
     loaded = table.load()
-    (idle,) = table._equality(
+    (dangling,) = table._equality(
         loaded, pl.DataFrame({"id": [10**9], "spec_id": [0], "partition": ["[]"]}), ("id",), everywhere=False
     )
-    table._commit(loaded, Change(start=changes.head(loaded), add=(idle,)))
+    table._commit(loaded, Change(start=changes.head(loaded), add=(dangling,)))
     table._append(10)
     rewritten = changes.rewrite(table.load(), changes.files(table.load()).filter(IS_DATA))
     table._commit(table.load(), rewritten)  # the equality delete hits nothing any more
@@ -45,7 +45,7 @@ def test_idle_deletes_that_others_remove_meanwhile(lake: Catalog, version: int) 
     planned = plan_table(pyarctic.table("lake.db.t"), Options(kind="full"))
     assert planned is not None
     assert planned.dangling_deletes.height == 1
-    report = heal(pyarctic.table("lake.db.t"), "full", meanwhile=table.remove_unused_deletes)
+    report = optimize(pyarctic.table("lake.db.t"), "full", meanwhile=table.remove_unused_deletes)
     table.check()
     assert report.tasks_committed == 1
     assert report.tasks_dropped == 0
@@ -59,7 +59,7 @@ def test_old_partitions_that_become_one(lake: Catalog, kind: KindChoice, version
     with table.load().update_spec() as update:
         update.remove_field("k_part")
     table._append(40)
-    heal(pyarctic.table("lake.db.t"), kind)
+    optimize(pyarctic.table("lake.db.t"), kind)
     table.check()
     again = plan_table(pyarctic.table("lake.db.t"), Options(kind=kind))
     assert again is not None
@@ -79,7 +79,7 @@ def test_rows_that_others_rewrite_beside_ours(lake: Catalog, version: int) -> No
         table._commit(table.load(), changes.rewrite(table.load(), chosen))
         table.replaced |= set(chosen["file_path"])
 
-    report = heal(pyarctic.table("lake.db.t"), "full", meanwhile=others)
+    report = optimize(pyarctic.table("lake.db.t"), "full", meanwhile=others)
     table.check()
     assert report.tasks_planned == 3
     assert report.tasks_dropped == 1, "two partitions were left alone"

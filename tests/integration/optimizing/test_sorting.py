@@ -30,13 +30,12 @@ import pyarctic
 from pyarctic.iceberg.read.table_scan import Scan
 from pyarctic.optimizing import Report
 from pyarctic.optimizing.api import Options, explain_table, plan_table
-from pyarctic.optimizing.evaluate.evaluation import Evaluation
+from pyarctic.optimizing.evaluate.evaluation import Evaluation, evaluate_table
 from pyarctic.optimizing.execute.kernel import external_sort as ordering
 from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter, sort_order
-from pyarctic.optimizing.observe.observing import evaluate_table
 from pyarctic.tables import Table
 from tests.support import changes
-from tests.support.optimizing import heal
+from tests.support.optimizing import optimize
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -120,9 +119,9 @@ def planned() -> int:
     return len(plan.tasks)
 
 
-def healed(**more: Any) -> Report:
+def optimized(**more: Any) -> Report:
     before = ids()
-    report = heal(opened(), **more)
+    report = optimize(opened(), **more)
     assert not report.failures, report.failures
     assert ids() == before
     return report
@@ -150,11 +149,11 @@ def test_files_that_overlap_are_sorted_together_and_only_once(lake: Catalog, nam
     for _ in range(5):
         append()
     assert depth() == 8
-    report = healed(divides=divides)
+    report = optimized(divides=divides)
     assert (report.kinds, report.removed.data_files) == (("major",), 8)
     assert depth() == 1
     assert planned() == 0
-    assert not healed().changed
+    assert not optimized().changed
     listed = opened().file_list.frame()
     assert set(listed["sort_order_id"]) == {1}
     assert listed.height > 4
@@ -166,13 +165,13 @@ def test_new_data_in_a_narrow_range_rewrites_what_overlaps_with_it(lake: Catalog
     append = made(lake, None if z_order else by(2), **more)
     for _ in range(12):
         append()
-    first = healed()
+    first = optimized()
     assert first.removed.data_files == 12
     whole = first.after.data_bytes
     for _ in range(4):
         append(300_000, 310_000, rows=150)
     assert planned() == 1
-    second = healed()
+    second = optimized()
     assert 4 < second.removed.data_files <= 7
     assert second.removed.data_bytes < whole / 3
     assert depth() is not None
@@ -186,14 +185,14 @@ def test_z_order_keeps_files_away_from_readers_of_each_column(lake: Catalog, div
         append()
     before = [touched("x = 500000"), touched("y = 0.5")]
     assert before == [16, 16]
-    healed(divides=divides)
+    optimized(divides=divides)
     files = opened().file_list.frame()
     assert set(files["sort_order_id"]) <= {None, 0}
     assert touched("x = 500000") <= files.height / 2
     assert touched("y = 0.5") <= files.height / 2 + 1  # one has NaN, which may be anything
     assert depth() == 1
     assert planned() == 0
-    assert not heal(opened(), "full").changed, "it is in z-order already"
+    assert not optimize(opened(), "full").changed, "it is in z-order already"
 
 
 def touched(where: str) -> int:
@@ -207,9 +206,9 @@ def test_full_sorts_whole_partitions(lake: Catalog) -> None:
     for _ in range(3):
         append()
     assert depth() == 3
-    healed(kind="full")
+    optimized(kind="full")
     assert depth() == 1
-    assert not healed(kind="full").changed
+    assert not optimized(kind="full").changed
 
 
 def test_texts_that_begin_alike_are_not_sorted_for_ever(lake: Catalog) -> None:
@@ -226,7 +225,7 @@ def test_texts_that_differ_at_the_end_of_their_bounds(lake: Catalog) -> None:
     for _ in range(6):
         append(prefix="https://a.b/")
     assert depth() == 6
-    healed()
+    optimized()
     assert depth() == 1
     assert planned() == 0
 
@@ -236,7 +235,7 @@ def test_a_key_that_is_everywhere(lake: Catalog) -> None:
     for _ in range(6):
         append(7, 9)
     assert depth() == 6
-    healed()
+    optimized()
     assert depth() == 1
     assert planned() == 0
 
@@ -271,7 +270,7 @@ def test_files_of_which_nothing_is_known_reach_everywhere_until_they_were_writte
     with lake.load_table("db.t").transaction() as transaction:
         transaction.set_properties({"write.metadata.metrics.column.x": "full"})
     assert depth() == 5
-    healed()
+    optimized()
     assert depth() == 1
     assert planned() == 0
 
@@ -290,7 +289,7 @@ def test_columns_that_cannot_be_used_are_told(lake: Catalog, z_order: str, told:
         append(rows=100)
     explained = explain_table(opened(), Options())
     assert f"table property self-optimizing.z-order {told}: nothing is sorted" in explained.notes
-    report = healed(kind="full")
+    report = optimized(kind="full")
     assert report.changed
     assert set(opened().file_list.frame()["sort_order_id"]) <= {None, 0}
 
@@ -325,15 +324,15 @@ def test_rows_that_nobody_knew_to_be_dead(lake: Catalog, z_order: str | None, di
         append()
     dead = pa.table({"id": pa.array([number for number in ids() if number % 10 > 1], pa.int64())})
     changes.apply(lake.load_table("db.t"), lambda t: changes.equality_delete(t, dead))
-    healed(kind="full", divides=divides)
+    optimized(kind="full", divides=divides)
     assert opened().file_list.frame().height <= 2
-    assert not healed(kind="full").changed
+    assert not optimized(kind="full").changed
     assert planned() == 0
 
 
 @pytest.mark.parametrize("most", [2, 3])
 def test_more_ranges_than_files_may_be_open(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "_MOST_RANGES", most)
+    monkeypatch.setattr(ordering, "_MAX_RANGES", most)
     rng = np.random.default_rng(most)
     rows = pa.table({"a": rng.integers(0, 400, 20_000), "b": rng.integers(0, 9, 20_000), "n": np.arange(20_000)})
     keys = [Key(column="a", descending=True), Key(column="b")]
@@ -366,7 +365,7 @@ def test_packs_that_are_sorted_together_are_one_task(lake: Catalog) -> None:
         data = some_rows(number, x, x + 90, 400, "").set_column(2, "y", some_rows(99, y, y + 90, 400, "")["y"])
         table = changes.apply(table, partial(changes.append, data=data))
     assert depth() == 1
-    healed()
+    optimized()
     assert planned() == 0
 
 

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
-from pyarctic.optimizing.order.depth import Boxes, connected, deep, deep_at_most, depths
+from pyarctic.optimizing.order.depth import Boxes, find_deep, find_possibly_deep, label_connected, measure_depths
 from pyarctic.optimizing.order.overlaps import NO_SET, settle_overlaps
 
 Interval = tuple[int, int]
@@ -70,7 +70,7 @@ def by_partition(listed: list[Box]) -> dict[int, list[tuple[Interval, ...]]]:
 @given(some_boxes(1))
 @settings(max_examples=300)
 def test_depth_of_intervals_is_that_of_the_model(listed: list[Box]) -> None:
-    partitions, found = depths(boxes_of(listed))
+    partitions, found = measure_depths(boxes_of(listed))
     expected = {number: true_depth(group) for number, group in by_partition(listed).items()}
     assert dict(zip(partitions.tolist(), found.tolist(), strict=True)) == expected
 
@@ -81,14 +81,14 @@ def test_depth_of_intervals_is_that_of_the_model(listed: list[Box]) -> None:
 def test_depth_of_boxes_is_between_one_and_the_true_one(dimensions: int, data: st.DataObject) -> None:
     listed = data.draw(some_boxes(dimensions, 4))
     boxes = boxes_of(listed)
-    partitions, found = depths(boxes)
+    partitions, found = measure_depths(boxes)
     truth = {number: true_depth(group) for number, group in by_partition(listed).items()}
     for number, depth in zip(partitions.tolist(), found.tolist(), strict=True):
         assert 1 <= depth <= truth[number]
         for threshold in range(2, 6):
             inside = boxes.partition == number
-            assert deep(boxes, threshold)[inside].any() == (depth >= threshold)
-            assert deep_at_most(boxes, threshold)[inside].any() >= (truth[number] >= threshold)
+            assert find_deep(boxes, threshold)[inside].any() == (depth >= threshold)
+            assert find_possibly_deep(boxes, threshold)[inside].any() >= (truth[number] >= threshold)
 
 
 @given(some_boxes(1))
@@ -104,7 +104,7 @@ def test_deep_intervals_are_those_that_hold_a_deep_key(listed: list[Box]) -> Non
             )
             for number, box in listed
         ]
-        assert deep(boxes, threshold).tolist() == expected
+        assert find_deep(boxes, threshold).tolist() == expected
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
@@ -112,7 +112,7 @@ def test_deep_intervals_are_those_that_hold_a_deep_key(listed: list[Box]) -> Non
 @settings(max_examples=150)
 def test_linked_boxes_have_one_number(dimensions: int, data: st.DataObject) -> None:
     listed = sorted(data.draw(some_boxes(dimensions)), key=lambda box: box[0])
-    labels = connected(boxes_of(listed)).tolist()
+    labels = label_connected(boxes_of(listed)).tolist()
     for (number, one), label in zip(listed, labels, strict=True):
         for (other_number, other), other_label in zip(listed, labels, strict=True):
             if number == other_number and one is not other and overlap(one, other):
@@ -134,8 +134,8 @@ def overlap(one: tuple[Interval, ...], other: tuple[Interval, ...]) -> bool:
 def frame(listed: list[tuple[Interval, ...]]) -> pl.DataFrame:
     columns: dict[str, Any] = {"spec_id": 0, "partition": ["[]"] * len(listed), "is_measured": True}
     for number in range(len(listed[0])):
-        columns[f"reach_low_{number}"] = pl.Series([box[number][0] for box in listed], dtype=pl.UInt64)
-        columns[f"reach_high_{number}"] = pl.Series([box[number][1] for box in listed], dtype=pl.UInt64)
+        columns[f"key_low_{number}"] = pl.Series([box[number][0] for box in listed], dtype=pl.UInt64)
+        columns[f"key_high_{number}"] = pl.Series([box[number][1] for box in listed], dtype=pl.UInt64)
     return pl.DataFrame(columns)
 
 
@@ -147,9 +147,9 @@ def test_what_is_settled_lies_below_the_threshold(dimensions: int, data: st.Data
     listed = [box for _, box in data.draw(some_boxes(dimensions, 8))]
     threshold = data.draw(st.integers(2, 4))
     boxes = boxes_of([(0, box) for box in listed])
-    too_deep = deep(boxes, threshold)
+    too_deep = find_deep(boxes, threshold)
     items = np.full(len(listed), NO_SET)
-    items[too_deep] = connected(boxes.taken(too_deep))
+    items[too_deep] = label_connected(boxes.take(too_deep))
     packed = np.array(data.draw(st.lists(st.booleans(), min_size=len(listed), max_size=len(listed)))) & ~too_deep
     items[packed] = len(listed) + 1
     weight = np.where(packed, data.draw(st.integers(1, 3)), 1)
@@ -164,7 +164,7 @@ def test_what_is_settled_lies_below_the_threshold(dimensions: int, data: st.Data
     loose = [box for box, name, pack in zip(listed, found, packed, strict=True) if name == NO_SET and pack]
     after += [hull(loose)] * int(weight.max()) if loose else []
     # Points count as one wherever they are; hulls of sets are no files, and hold all of their ends.
-    assert depths(boxes_of([(0, box) for box in after]))[1].max() < threshold
+    assert measure_depths(boxes_of([(0, box) for box in after]))[1].max() < threshold
 
 
 def hull(listed: list[tuple[Interval, ...]]) -> tuple[Interval, ...]:
@@ -177,16 +177,16 @@ def test_new_files_in_a_narrow_range_concern_only_their_neighbours() -> None:
     old = [((at, at + 9),) for at in range(0, 1000, 10)]
     new = [((502, 508),)] * 3
     boxes = boxes_of([(0, box) for box in [*old, *new]])
-    assert depths(boxes)[1].tolist() == [4]
-    assert np.flatnonzero(deep(boxes, 4)).tolist() == [50, 100, 101, 102]
-    items = np.where(deep(boxes, 4), 1, NO_SET)
+    assert measure_depths(boxes)[1].tolist() == [4]
+    assert np.flatnonzero(find_deep(boxes, 4)).tolist() == [50, 100, 101, 102]
+    items = np.where(find_deep(boxes, 4), 1, NO_SET)
     found = settle_overlaps(frame([*old, *new]), items, items == 1, np.ones(103, np.int64), 4)
     assert np.flatnonzero(found != NO_SET).tolist() == [50, 100, 101, 102]
 
 
 def test_a_key_that_fills_many_files_is_no_reason() -> None:
     sorted_files: list[Box] = [(0, ((1, 5),)), *[(0, ((5, 5),))] * 20, (0, ((5, 9),))]
-    assert depths(boxes_of(sorted_files))[1].tolist() == [1]
+    assert measure_depths(boxes_of(sorted_files))[1].tolist() == [1]
 
 
 def test_many_partitions_at_once() -> None:
@@ -194,7 +194,7 @@ def test_many_partitions_at_once() -> None:
     partition = np.sort(rng.integers(0, 20_000, 50_000))
     low = rng.integers(0, 50, (50_000, 2)).astype(np.uint64)
     boxes = Boxes(partition=partition, low=low, high=low + np.uint64(30), weight=np.ones(50_000, np.int64))
-    partitions, found = depths(boxes)
+    partitions, found = measure_depths(boxes)
     assert len(partitions) == len(np.unique(partition))
     assert found.max() > 3
-    assert deep(boxes, 4).any()
+    assert find_deep(boxes, 4).any()

@@ -20,9 +20,9 @@ from pyarctic.iceberg.write.new_file import Metrics
 from pyarctic.optimizing.evaluate.evaluation import evaluate
 from pyarctic.optimizing.observe.history import SNAPSHOT_TIMES
 from pyarctic.optimizing.plan.explain import explain_plan
-from pyarctic.optimizing.plan.planning import make_plan
+from pyarctic.optimizing.plan.planner import make_plan
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskResult
-from pyarctic.optimizing.protocol.tasks import job_metadata
+from pyarctic.optimizing.protocol.job import job_metadata
 from tests.support.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
 
 FRAGMENT, UNDERSIZED, WELL, LARGE = 100 * KIB, 3 * MIB, 8 * MIB, 11 * MIB
@@ -250,7 +250,7 @@ def test_minor_converts_equality_deletes_of_files_that_stay() -> None:
     assert task.data.height == 2
 
 
-def test_idle_deletes_are_a_plan_of_their_own() -> None:
+def test_dangling_deletes_are_a_plan_of_their_own() -> None:
     plan = make_plan(evaluated([file(data_sequence_number=5), equality()]))
     assert plan
     assert not plan.tasks
@@ -294,7 +294,8 @@ def test_tasks_jobs_and_results_survive_json() -> None:
         back = Task.from_json(json.loads(json.dumps(task.to_json())))
         left_out = ["snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path"]
         assert back.files.drop(left_out).equals(task.files.drop(left_out), null_equal=True)
-        same = [name for name in task.to_json() if name != "files"]
+        assert task.to_json()["keyed"] is None
+        same = [name for name in task.to_json() if name not in ("files", "keyed")]
         assert [getattr(back, name) for name in same] == [getattr(task, name) for name in same]
     job = job_of(table_metadata())
     assert Job.from_json(json.loads(json.dumps(job.to_json()))).to_json() == job.to_json()

@@ -11,7 +11,7 @@ import pytest
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.observe.history import STATEMENTS, writers_activity
 from pyarctic.optimizing.plan.explain import explain_plan
-from pyarctic.optimizing.plan.planning import make_plan
+from pyarctic.optimizing.plan.planner import make_plan
 from tests.support.observations import KIB, NOW, evaluated, file
 
 QUIET = timedelta(seconds=30)

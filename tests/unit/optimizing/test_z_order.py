@@ -28,8 +28,8 @@ from pyiceberg.types import (
 )
 
 from pyarctic.iceberg.read.projection import arrow_type
-from pyarctic.optimizing.execute.kernel.z_order import Clusters, expected_files, interleaved, spread
-from pyarctic.optimizing.order.ranks import LEAST, NAN, NULL, Ranks, is_orderable, ranks
+from pyarctic.optimizing.execute.kernel.z_order import ClusterTree, expected_files, interleave, spread
+from pyarctic.optimizing.order.ranks import MIN_RANK, NAN, NULL, Ranks, is_orderable, ranks
 
 TYPES: dict[IcebergType, st.SearchStrategy[Any]] = {
     BooleanType(): st.booleans(),
@@ -66,7 +66,7 @@ def test_ranks_keep_the_order_of_values(type_: IcebergType, data: st.DataObject)
             assert rank == NAN
         for other, other_rank in zip(values, found, strict=True):
             if value is not None and other is not None and sort_key(value) <= sort_key(other):
-                assert LEAST <= rank <= other_rank <= NAN
+                assert MIN_RANK <= rank <= other_rank <= NAN
 
 
 def test_values_that_differ_have_different_ranks() -> None:
@@ -81,7 +81,7 @@ def test_values_that_differ_have_different_ranks() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1)), min_size=1, max_size=30))
 def test_bits_take_turns(pairs: list[tuple[int, int]]) -> None:
     columns = [np.array(column, np.uint16) for column in zip(*pairs, strict=True)]
-    found = interleaved(columns)
+    found = interleave(columns)
     for (x, y), octets in zip(pairs, found, strict=True):
         expected = "".join(a + b for a, b in zip(f"{x:016b}", f"{y:016b}", strict=True))
         assert int.from_bytes(octets.tobytes(), "big") == int(expected, 2)
@@ -125,8 +125,8 @@ COLUMNS: dict[str, Any] = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_leaves_are_apart_and_even(name: str, files: int) -> None:
     rng = np.random.default_rng(files)
-    found = np.column_stack(COLUMNS[name](rng, 40_000)).astype(np.uint64) + LEAST
-    clusters = Clusters.of(found[::2], files)
+    found = np.column_stack(COLUMNS[name](rng, 40_000)).astype(np.uint64) + MIN_RANK
+    clusters = ClusterTree.of(found[::2], files)
     assert clusters.files.sum() == files
     leaves = clusters.leaves(found)
     listed = boxes(found, leaves)
@@ -142,7 +142,7 @@ def test_leaves_are_apart_and_even(name: str, files: int) -> None:
 
 def test_keys_of_a_leaf_with_several_files_go_column_by_column() -> None:
     found = np.column_stack([np.full(1000, 3), np.repeat([4, 5], [990, 10])]).astype(np.uint64)
-    clusters = Clusters.of(found, 4)
+    clusters = ClusterTree.of(found, 4)
     leaves = clusters.leaves(found)
     keys = clusters.keys(found, leaves).to_pylist()
     assert keys == sorted(keys)
@@ -154,5 +154,5 @@ def test_how_many_files() -> None:
 
 
 def test_a_set_without_a_sample_is_one_file() -> None:
-    clusters = Clusters.of(np.empty((0, 2), np.uint64), 5)
+    clusters = ClusterTree.of(np.empty((0, 2), np.uint64), 5)
     assert clusters.leaves(np.ones((3, 2), np.uint64)).tolist() == [0, 0, 0]

@@ -159,7 +159,7 @@ def _summarize(explanation: Explanation) -> str:
     if explanation.tasks:
         count = len(explanation.tasks)
         return f"{format_count(count)} task{'' if count == 1 else 's'}"
-    if explanation.expected.get("idle_delete_files"):
+    if explanation.expected.get("dangling_delete_files"):
         return "only dangling deletes would be removed"
     return "nothing can be done" if any(row.kind for row in explanation.partitions) else "nothing to do"
 
@@ -233,5 +233,5 @@ def _expected_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
             "Converted",
             f"equality deletes of {format_count(figures['data_files_converted'])} data files to position deletes",
         )
-    if figures.get("idle_delete_files"):
-        yield "Removed", f"{format_count(figures['idle_delete_files'])} dangling delete files"
+    if figures.get("dangling_delete_files"):
+        yield "Removed", f"{format_count(figures['dangling_delete_files'])} dangling delete files"

@@ -1,4 +1,8 @@
-"""Offering finished tasks to the catalog, and what becomes of their files: what committing has in common for all tables."""
+"""Committing finished tasks: what committers of all tables have in common.
+
+A committer owns the output files of the tasks it has accepted. It removes those of tasks that are not in the table, but
+never while the outcome of their commit is open, and never a file that a snapshot refers to.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,19 @@ from pyarctic.iceberg import read_bytes, remove_quietly
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown, referenced_files
 from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.observe.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
-from pyarctic.optimizing.plan.planning import Plan
-from pyarctic.optimizing.protocol.tasks import Task, TaskResult
+from pyarctic.optimizing.plan.plan import Plan
+from pyarctic.optimizing.protocol.result import TaskResult
+from pyarctic.optimizing.protocol.task import Task
 from pyarctic.tables import Table, remove_outputs
 
-_PATIENCE = 5
-"""Times that a change is offered again when others came first, or when the catalog did not answer."""
-_RUNS_IN_MEMORY = 1_000_000
+_MAX_SUBMITS = 5
+"""How often a change is submitted when others committed first, or when the catalog did not answer."""
+_MAX_RUNS_IN_MEMORY = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTask:
-    """A task and what it made."""
+    """A task and its result."""
 
     task: Task
     result: TaskResult
@@ -36,17 +41,18 @@ class FinishedTask:
 
 @dataclass(kw_only=True)
 class CommitLog:
-    """What a run has committed so far."""
+    """What a process has committed so far."""
 
     commits: list[Committed] = field(default_factory=list)
     committed: list[FinishedTask] = field(default_factory=list)
     dropped: list[tuple[FinishedTask, str]] = field(default_factory=list)
+    """Tasks whose results were discarded, and why."""
     landed: list[FinishedTask] = field(default_factory=list)
     """Tasks that were in the table already, by an earlier commit of the same results."""
     removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
 
-    def add(self, later: CommitLog) -> None:
-        """What another round has committed."""
+    def extend(self, later: CommitLog) -> None:
+        """Add what another plan of the same process has committed."""
         self.commits += later.commits
         self.committed += later.committed
         self.dropped += later.dropped
@@ -55,19 +61,26 @@ class CommitLog:
 
 
 class Committer(ABC):
-    """Commits the tasks of one plan: `with …: take, fail, finish`. Whatever interrupts it, files of tasks that did not get
-    into the table are removed; but none of which that is not certain."""
+    """Commits the tasks of one plan:
 
-    def __init__(self, table: Table, plan: Plan, process_id: str, say: Callable[[str], None]) -> None:
-        self.ledger = CommitLog()
+        with NativeCommitter(table, plan, process_id, print) as committer:
+            committer.accept(finished_task)  # or committer.fail(task), for each task
+            committer.finish()
+
+    If it is interrupted, files of tasks that are not in the table are removed, unless that is not certain."""
+
+    def __init__(self, table: Table, plan: Plan, process_id: str, report: Callable[[str], None]) -> None:
+        """`report` receives messages for people."""
+        self.log = CommitLog()
         self._table = table
         self._plan = plan
         self._process_id = process_id
-        self._say = say
+        self._report = report
         self._open: dict[int, FinishedTask] = {}
-        """Tasks that are done and not settled."""
-        self._in_doubt: set[int] = set()
-        """Those that were offered to the catalog and not refused: a snapshot has their files, or may get them yet."""
+        """Tasks that are accepted and neither committed nor dropped."""
+        self._unresolved: set[int] = set()
+        """Ids of tasks that were submitted to the catalog and not refused: a snapshot refers to their files, or may do so
+        later."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,145 +89,147 @@ class Committer(ABC):
         if kind is not None:
             self._remove_outputs(self._open.values())
 
-    def take(self, done: FinishedTask) -> None:
-        """Be responsible for the files of a task from now on, and commit it, now or later."""
-        self._open[done.task.id] = done
-        self._took(done)
+    def accept(self, finished: FinishedTask) -> None:
+        """Take over the files of a task, and commit it, now or later."""
+        self._open[finished.task.id] = finished
+        self._enqueue(finished)
 
     @abstractmethod
-    def _took(self, done: FinishedTask) -> None: ...
+    def _enqueue(self, finished: FinishedTask) -> None: ...
 
     @abstractmethod
     def fail(self, task: Task) -> None:
-        """A task came to nothing."""
+        """Note that a task has failed."""
 
     @abstractmethod
     def finish(self) -> None:
-        """All tasks have ended: commit what is left."""
+        """Commit everything that is left: all tasks have ended."""
 
-    def _proof(self, done: Sequence[FinishedTask]) -> Proof:
-        results = [one.result for one in done]
+    def _proof(self, finished: Sequence[FinishedTask]) -> Proof:
+        results = [each.result for each in finished]
         return Proof(
             rows_in=sum(result.rows_in for result in results),
             rows_deleted=sum(result.rows_deleted for result in results),
             rows_out=sum(result.rows_out for result in results),
             rows_from_changes=sum(result.rows_from_changes for result in results),
-            hash_in=_joined([result.hash_in for result in results]),
-            hash_out=_joined([result.hash_out for result in results]),
+            hash_in=_join_hashes([result.hash_in for result in results]),
+            hash_out=_join_hashes([result.hash_out for result in results]),
         )
 
-    def _marks(self, done: Sequence[FinishedTask]) -> dict[str, str]:
-        kinds = sorted({one.task.kind for one in done}) or ["minor"]
-        marks = {PROCESS: self._process_id, KIND: ",".join(kinds)}
-        return marks | {TASKS: format_ids(one.task.id for one in done)} if done else marks
+    def _snapshot_properties(self, finished: Sequence[FinishedTask]) -> dict[str, str]:
+        kinds = sorted({each.task.kind for each in finished}) or ["minor"]
+        properties = {PROCESS: self._process_id, KIND: ",".join(kinds)}
+        if finished:
+            properties[TASKS] = format_ids(each.task.id for each in finished)
+        return properties
 
-    def _row_map(self, done: Sequence[FinishedTask]) -> pl.DataFrame | pl.LazyFrame | None:
-        maps = [self._read_map(path) for one in done for path in one.result.row_maps]
-        if not maps:
+    def _row_map(self, finished: Sequence[FinishedTask]) -> pl.DataFrame | pl.LazyFrame | None:
+        row_maps = [self._scan_row_map(path) for each in finished for path in each.result.row_maps]
+        if not row_maps:
             return None
-        runs = pl.concat(maps)
-        small = runs.select(pl.len()).collect().item() <= _RUNS_IN_MEMORY
-        return runs.collect() if small else runs
+        runs = pl.concat(row_maps)
+        is_small = runs.select(pl.len()).collect().item() <= _MAX_RUNS_IN_MEMORY
+        return runs.collect() if is_small else runs
 
-    def _read_map(self, path: str) -> pl.LazyFrame:
-        local = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
-        source = local or memory.BytesIO(read_bytes(self._table.view.io, path))
+    def _scan_row_map(self, path: str) -> pl.LazyFrame:
+        local_path = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
+        source = local_path or memory.BytesIO(read_bytes(self._table.view.io, path))
         return pl.scan_parquet(source, glob=False)
 
-    def _offered(self, change: Change, done: Sequence[FinishedTask]) -> Committed | Conflict | Rejected:
-        """Commit until there is an answer that does not depend on luck. Whatever interrupts it leaves the tasks in doubt."""
-        tasks = {one.task.id for one in done}
-        doubtful: Unknown | None = None
-        for again in range(_PATIENCE):
-            self._in_doubt |= tasks
-            outcome: Outcome
+    def _submit(self, change: Change, finished: Sequence[FinishedTask]) -> Committed | Conflict | Rejected:
+        """Commit a change, and again until the outcome is certain. An interruption leaves the tasks unresolved."""
+        tasks = {each.task.id for each in finished}
+        attempt = 0
+        while True:
+            self._unresolved |= tasks
             try:
                 outcome = self._table.try_commit(change)
-            except ArcticError as error:
-                if doubtful is None:
-                    if isinstance(error, Unavailable):  # nothing was sent; of others that is not certain
-                        self._in_doubt -= tasks
-                    raise
-                outcome = doubtful
+            except Unavailable:  # nothing was sent; after other errors that is not certain
+                self._unresolved -= tasks
+                raise
+            if isinstance(outcome, Unknown):
+                return self._resolve_unknown(change, outcome, attempt)
+            if isinstance(outcome, Committed) or was_rolled_back(outcome):
+                return outcome
+            self._unresolved -= tasks
+            if isinstance(outcome, Rejected) or attempt + 1 == _MAX_SUBMITS:
+                return outcome
+            time.sleep(_backoff_seconds(attempt))
+            attempt += 1
+
+    def _resolve_unknown(self, change: Change, unknown: Unknown, attempt: int) -> Committed | Rejected:
+        """Submit a change again until the catalog says whether it was committed. Its tasks stay unresolved."""
+        while attempt + 1 < _MAX_SUBMITS:
+            time.sleep(_backoff_seconds(attempt))
+            attempt += 1
+            try:
+                outcome = self._table.try_commit(change)
+            except ArcticError:
+                continue
             match outcome:
-                case Unknown():
-                    doubtful = outcome
                 case Committed() | Rejected(has_landed=True):
                     return outcome
-                case _ if doubtful is None:
-                    self._in_doubt -= tasks
-                    if isinstance(outcome, Rejected):
-                        return outcome
-                case Rejected():  # it was in the table for a while: its snapshot may still be there
+                case Rejected():  # it was in the table for a while: its snapshot may still exist
                     break
-            time.sleep(min(0.2 * 2**again, 5))
-        if doubtful is not None:
-            raise OutcomeUnknown(
-                f"the catalog did not answer the commit of snapshot {doubtful.snapshot_id}: {doubtful.reason}",
-                hint="The run was stopped, and nothing was removed. Run it again when the catalog answers.",
-                snapshot_id=doubtful.snapshot_id,
-            )
-        assert isinstance(outcome, Conflict)  # noqa: S101  # all others have returned
-        return outcome
+                case Unknown():
+                    unknown = outcome
+        raise OutcomeUnknown(
+            f"the catalog did not answer the commit of snapshot {unknown.snapshot_id}: {unknown.reason}",
+            hint="The process was stopped, and nothing was removed. Run it again when the catalog answers.",
+            snapshot_id=unknown.snapshot_id,
+        )
 
-    def _settle(self, done: Sequence[FinishedTask], outcome: Committed, change: Change) -> None:
-        ledger, io = self.ledger, self._table.view.io
-        ledger.removed_deletes = pl.concat([ledger.removed_deletes, change.removed_deletes])
-        ledger.commits.append(outcome)
-        ledger.committed += done
-        for one in done:
-            self._open.pop(one.task.id, None)
-        remove_quietly(io, [*outcome.unused_files, *(path for one in done for path in one.result.row_maps)])
-        self._say(f"committed {len(done)} tasks as snapshot {outcome.snapshot_id}")
+    def _record_committed(self, finished: Sequence[FinishedTask], outcome: Committed, change: Change) -> None:
+        self.log.removed_deletes = pl.concat([self.log.removed_deletes, change.removed_deletes])
+        self.log.commits.append(outcome)
+        self.log.committed += finished
+        for each in finished:
+            self._open.pop(each.task.id, None)
+        row_maps = [path for each in finished for path in each.result.row_maps]
+        remove_quietly(self._table.view.io, [*outcome.unused_files, *row_maps])
+        self._report(f"committed {len(finished)} tasks as snapshot {outcome.snapshot_id}")
 
-    def _refused(
-        self, done: Sequence[FinishedTask], outcome: Conflict | Rejected, offer: Callable[[Sequence[FinishedTask]], None]
-    ) -> None:
-        """Together they do not fit: one by one some may. What others have taken back is not offered again."""
-        if len(done) > 1 and not was_rolled_back(outcome):
-            for one in done:
-                offer([one])
-            return
-        for one in done:
-            self._drop(one, outcome.reason)
+    def _drop(self, finished: FinishedTask, reason: str) -> None:
+        self.log.dropped.append((finished, reason))
+        self._open.pop(finished.task.id, None)
+        self._remove_outputs([finished])
+        self._report(f"task {finished.task.id} was dropped: {reason}")
 
-    def _drop(self, done: FinishedTask, reason: str) -> None:
-        self.ledger.dropped.append((done, reason))
-        self._open.pop(done.task.id, None)
-        self._remove_outputs([done])
-        self._say(f"task {done.task.id} was dropped: {reason}")
-
-    def _without_landed(self, done: Sequence[FinishedTask]) -> list[FinishedTask]:
-        """Those that are not in the table yet. The same results may be committed again by somebody who does not know that
+    def _without_landed(self, finished: Sequence[FinishedTask]) -> list[FinishedTask]:
+        """Those that are not in the table yet. The same results may be committed again by a process that does not know that
         they have landed."""
         self._table.refresh()
-        paths = {path for one in done for path in one.result.written}
-        view = self._table.view
-        held = referenced_files(view.metadata, self._table.reader(), paths, since=self._plan.observation.snapshot_id)
-        told = committed_tasks(view.metadata, self._process_id)  # also of tasks that wrote nothing
+        paths = {path for each in finished for path in each.result.written}
+        metadata, since = self._table.view.metadata, self._plan.observation.snapshot_id
+        referenced = referenced_files(metadata, self._table.reader(), paths, since=since)
+        committed_ids = committed_tasks(metadata, self._process_id)  # includes tasks that wrote nothing
         waiting = []
-        for one in done:
-            if one.task.id not in told and held.isdisjoint(one.result.written):
-                waiting.append(one)
+        for each in finished:
+            if each.task.id not in committed_ids and referenced.isdisjoint(each.result.written):
+                waiting.append(each)
                 continue
-            self.ledger.landed.append(one)
-            self._open.pop(one.task.id, None)
-            self._say(f"task {one.task.id} is in the table already")
+            self.log.landed.append(each)
+            self._open.pop(each.task.id, None)
+            self._report(f"task {each.task.id} is in the table already")
         return waiting
 
-    def _remove_outputs(self, done: Iterable[FinishedTask]) -> None:
-        """Remove what tasks wrote that are not in the table, but nothing whose outcome is open. Row maps go in any case: no
-        snapshot ever has them."""
-        done = list(done)
-        remove_quietly(self._table.view.io, {path for one in done for path in one.result.row_maps})
-        refused = {path for one in done if one.task.id not in self._in_doubt for path in one.result.written}
+    def _remove_outputs(self, finished: Iterable[FinishedTask]) -> None:
+        """Remove the files of tasks that are not in the table, except for those whose outcome is open. Row maps are always
+        removed: no snapshot refers to them."""
+        finished = list(finished)
+        remove_quietly(self._table.view.io, {path for each in finished for path in each.result.row_maps})
+        refused = {path for each in finished if each.task.id not in self._unresolved for path in each.result.written}
         remove_outputs(self._table, refused, since=self._plan.observation.snapshot_id)
 
 
 def was_rolled_back(outcome: Outcome) -> bool:
-    """Whether it was committed, and rolled back by others at once."""
+    """Whether a change was committed, and rolled back by others at once."""
     return isinstance(outcome, Rejected) and outcome.has_landed
 
 
-def _joined(hashes: Sequence[str | None]) -> str | None:
+def _backoff_seconds(attempt: int) -> float:
+    return float(min(0.2 * 2**attempt, 5))
+
+
+def _join_hashes(hashes: Sequence[str | None]) -> str | None:
     return " ".join(map(str, hashes)) if all(hashes) else None

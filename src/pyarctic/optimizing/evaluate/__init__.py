@@ -1,1 +1,1 @@
-"""Evaluating partitions: measures, rules, and the kind of optimizing each one needs."""
+"""Evaluating: measuring files and partitions, and the rules that call for optimizing."""

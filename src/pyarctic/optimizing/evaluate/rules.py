@@ -1,7 +1,7 @@
 """The rules that call for optimizing, as data: what is measured, against which threshold, and what it leads to.
 
-A rule is met when its measure reaches its threshold and the partition has something to gain. The second half makes rounds
-end: what a kind of optimizing leaves behind gives it nothing more to do.
+A rule is met when its measure reaches its threshold and the partition has something to gain. The second condition makes
+optimizing converge: what a kind of optimizing leaves behind gives it nothing more to do.
 """
 
 from __future__ import annotations
@@ -13,38 +13,37 @@ from typing import Literal
 
 import polars as pl
 
-from pyarctic.optimizing.protocol.tasks import OptimizingKind
+from pyarctic.optimizing.protocol.task import OptimizingKind
 from pyarctic.optimizing.settings import Settings
 
 Unit = Literal["files", "bytes", "ratio", "seconds"]
-SHAPE = ["data_files", "records", "excess_files", "checked_rows", "dead_rows"]
-"""The columns that health is made of; they may be summed over partitions."""
 
-_checked = pl.col("checked_rows") > 0
-_deleted = pl.col("dead_rows") > 0
-_packable = pl.col("packable_files") > 0
-_deep = pl.col("deep_files") > 0
+_HAS_CHECKED_ROWS = pl.col("checked_rows") > 0
+_HAS_DELETED_ROWS = pl.col("deleted_rows") > 0
+_HAS_PACKABLE_FILES = pl.col("packable_files") > 0
+_HAS_DEEP_FILES = pl.col("deep_files") > 0
+_MOMENT = pl.Datetime("ms", "UTC")
 
 GAINS: dict[OptimizingKind, pl.Expr] = {
-    "minor": (pl.col("packable_fragments") > 0) | _checked,
-    "major": _packable | _checked | _deleted | _deep,
+    "minor": (pl.col("packable_fragments") > 0) | _HAS_CHECKED_ROWS,
+    "major": _HAS_PACKABLE_FILES | _HAS_CHECKED_ROWS | _HAS_DELETED_ROWS | _HAS_DEEP_FILES,
     "full": (
-        _checked
-        | _deleted
+        _HAS_CHECKED_ROWS
+        | _HAS_DELETED_ROWS
         | (pl.col("position_files") > 0)
-        | _packable
+        | _HAS_PACKABLE_FILES
         | (pl.col("large_files") > 0)
         | (pl.col("unsorted_files") > 0)
         | (pl.col("overlap_depth") > 1).fill_null(value=False)
         | ~pl.col("is_current_spec")
     ),
 }
-"""Whether a partition would be better off after each kind."""
+"""Whether a partition would improve by each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One trigger."""
+    """One trigger of optimizing."""
 
     name: str
     kind: OptimizingKind
@@ -53,14 +52,14 @@ class Rule:
     measured: pl.Expr
     threshold: Callable[[Settings], float | None]
     """None: the rule is switched off."""
-    besides: Callable[[Settings], pl.Expr] = lambda _: pl.lit(value=True)
-    """What must hold as well."""
+    condition: Callable[[Settings], pl.Expr] = lambda _: pl.lit(value=True)
+    """What must hold besides."""
     since: pl.Expr | None = None
-    """For rules about time: since when it runs."""
+    """For rules about time: when the time began."""
 
     def columns(self, settings: Settings, now: datetime) -> dict[str, pl.Expr]:
         """For each partition: `<name>_measured`, `<name>_met`, `<name>_gains` (whether it could help), and `<name>_next_at`
-        (when it could fire if nothing more is written)."""
+        (when it could be met if nothing more is written)."""
         threshold = self.threshold(settings)
         gains = GAINS[self.kind]
         measured, next_at = self.measured, pl.lit(None, _MOMENT)
@@ -68,17 +67,14 @@ class Rule:
             measured = (pl.lit(now).cast(_MOMENT) - self.since).dt.total_milliseconds() / 1000
             if threshold is not None:
                 next_at = pl.when(gains).then(self.since + pl.lit(timedelta(seconds=threshold)))
-        possible = self.besides(settings) & gains
-        met = pl.lit(value=False) if threshold is None else (measured >= threshold) & possible
+        could_help = self.condition(settings) & gains
+        is_met = pl.lit(value=False) if threshold is None else (measured >= threshold) & could_help
         return {
             f"{self.name}_measured": measured.cast(pl.Float64),
-            f"{self.name}_met": met.fill_null(value=False),
-            f"{self.name}_gains": possible.fill_null(value=False),
+            f"{self.name}_met": is_met.fill_null(value=False),
+            f"{self.name}_gains": could_help.fill_null(value=False),
             f"{self.name}_next_at": next_at,
         }
-
-
-_MOMENT = pl.Datetime("ms", "UTC")
 
 
 def _seconds(interval: timedelta | None) -> float | None:
@@ -118,7 +114,7 @@ RULES: tuple[Rule, ...] = (
         doc="deleted rows to all rows; size of deletes that are not merged to all data",
         measured=pl.col("delete_ratio"),
         threshold=lambda settings: settings.major_delete_ratio,
-        besides=lambda settings: (
+        condition=lambda settings: (
             pl.col("position_bytes") + pl.col("equality_bytes") >= settings.major_delete_lowest_bytes * settings.write_nodes
         ),
     ),
@@ -129,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         doc="size of all files below the target",
         measured=pl.col("small_bytes"),
         threshold=lambda settings: settings.target_bytes,
-        besides=lambda _: _packable,
+        condition=lambda _: _HAS_PACKABLE_FILES,
     ),
     Rule(
         name="overlap-depth",
@@ -138,7 +134,7 @@ RULES: tuple[Rule, ...] = (
         doc="files that hold the same keys, if rows are sorted",
         measured=pl.col("overlap_depth"),
         threshold=lambda settings: settings.overlap_depth,
-        besides=lambda _: _deep,
+        condition=lambda _: _HAS_DEEP_FILES,
     ),
     Rule(
         name="position-delete-size",

@@ -1,4 +1,4 @@
-"""Executing tasks: engines, worker processes, and the files of attempts that failed."""
+"""Executing tasks: engines, worker processes, and the files of failed attempts."""
 
 from __future__ import annotations
 

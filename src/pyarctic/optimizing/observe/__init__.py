@@ -1,1 +1,1 @@
-"""Observing a table: everything that evaluating and planning depend on, read from its metadata."""
+"""Observing a table: reading everything that evaluating and planning depend on from its metadata."""

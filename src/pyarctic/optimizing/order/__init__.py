@@ -1,1 +1,1 @@
-"""Sort order and z-order: how far the files of a partition overlap, from the bounds in manifests."""
+"""Sort order and z-order: how files of a partition overlap, from the bounds in manifests."""

@@ -1,8 +1,7 @@
-"""How a table wants the rows of its partitions arranged, and by what the reach of a file is measured.
+"""The order of rows that a table's properties and its sort order ask for, and the columns that key bounds are measured by.
 
-A sort order is measured by its first field, because that is what readers leave files out by; z-order by all its columns.
-Bounds of texts are cut by whoever wrote them, and the last character may be raised. What comes before it is exact, so no
-more of a text is compared.
+A sort order is measured by its first field, because readers skip files by it; z-order by all its columns. Writers truncate
+the bounds of texts, and may increment the last character. What comes before it is exact, so only that much is compared.
 """
 
 from __future__ import annotations
@@ -21,50 +20,50 @@ from pyarctic.config.table_properties import Z_ORDER
 from pyarctic.optimizing.order.ranks import PREFIX_BYTES, TEXTS, is_orderable
 from pyarctic.optimizing.settings import Settings
 
-_IN_ORDER = (IdentityTransform, TruncateTransform, TimeTransform)
+_MONOTONIC_TRANSFORMS = (IdentityTransform, TruncateTransform, TimeTransform)
 """Transforms that keep the order of values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """One column by which the reach of a file is measured."""
+    """One column that key bounds are measured by."""
 
     field_id: int
     type: IcebergType
     transform: Transform[Any, Any]
     is_required: bool
     nulls_low: bool
-    """Whether nulls stand where the least values do."""
+    """Whether nulls are sorted next to the least values."""
     exact: int | None
-    """Of a text: so many first characters (or bytes) of a bound are certain; None: all."""
+    """The number of first characters (or bytes) of a text's bound that are exact; None: all."""
 
     @property
     def prefix_bytes(self) -> int:
-        """How much of a text or of bytes ranks are made of."""
+        """The number of first bytes of a text or binary that ranks are made of."""
         return PREFIX_BYTES if self.exact is None else min(self.exact, PREFIX_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """By what rows are sorted."""
+    """The order that rows should have."""
 
     z_order: tuple[int, ...]
-    """Ids of the columns by which rows are clustered; none: the table's sort order counts."""
+    """Ids of the columns that rows are clustered by; empty: the table's sort order counts."""
     dimensions: tuple[Dimension, ...]
-    """None: it cannot be told from bounds how files overlap."""
+    """Empty: bounds do not show how files overlap."""
     sorts: bool = True
-    """Not if the property names columns that cannot be used."""
+    """False if the property names columns that cannot be used."""
     notes: tuple[str, ...] = ()
 
 
 def table_order(metadata: TableMetadata, settings: Settings) -> Order | None:
-    """The order that a table's partitions are to have; None: any."""
+    """The order that rows of a table should have; None: any."""
     if settings.z_order:
         return _z_order(metadata, settings.z_order)
     fields = metadata.sort_order().fields
     if not settings.sort or not fields:
         return None
-    dimension = _first_of(metadata, fields[0])
+    dimension = _sort_dimension(metadata, fields[0])
     return Order(z_order=(), dimensions=() if dimension is None else (dimension,))
 
 
@@ -81,56 +80,53 @@ def _z_order(metadata: TableMetadata, names: Sequence[str]) -> Order:
             field = schema.find_field(name)
             schema.accessor_for_field(field.field_id)
         except ValueError:
-            why = f"names {name!r}, which is no column of the table"
+            problem = f"names {name!r}, which is no column of the table"
         else:
             if is_orderable(field.field_type):
                 ids.append(field.field_id)
                 continue
-            why = f"names {name!r}, and values of type {field.field_type} have no order"
-        note = f"table property {Z_ORDER.name} {why}: nothing is sorted"
+            problem = f"names {name!r}, and values of type {field.field_type} have no order"
+        note = f"table property {Z_ORDER.name} {problem}: nothing is sorted"
         return Order(z_order=(), dimensions=(), sorts=False, notes=(note,))
-    blind = [name for name, field_id in zip(names, ids, strict=True) if not _has_bounds(metadata, field_id)]
-    if blind:
-        return Order(z_order=tuple(ids), dimensions=(), notes=(_blindness(blind[0]),))
+    unbounded = [name for name, field_id in zip(names, ids, strict=True) if not _has_bounds(metadata, field_id)]
+    if unbounded:
+        note = f"how files overlap cannot be measured: write.metadata.metrics.* keeps no bounds of column {unbounded[0]!r}"
+        return Order(z_order=tuple(ids), dimensions=(), notes=(note,))
     return Order(z_order=tuple(ids), dimensions=z_dimensions(metadata, ids))
 
 
-def _first_of(metadata: TableMetadata, field: SortField) -> Dimension | None:
-    if not isinstance(field.transform, _IN_ORDER) or not _has_bounds(metadata, field.source_id):
+def _sort_dimension(metadata: TableMetadata, field: SortField) -> Dimension | None:
+    if not isinstance(field.transform, _MONOTONIC_TRANSFORMS) or not _has_bounds(metadata, field.source_id):
         return None
     if not is_orderable(metadata.schema().find_type(field.source_id)):
         return None
-    first = field.null_order == NullOrder.NULLS_FIRST
+    nulls_first = field.null_order == NullOrder.NULLS_FIRST
     ascending = field.direction == SortDirection.ASC
-    return _dimension(metadata, field.source_id, field.transform, nulls_low=first == ascending)
+    return _dimension(metadata, field.source_id, field.transform, nulls_low=nulls_first == ascending)
 
 
 def _dimension(metadata: TableMetadata, field_id: int, transform: Transform[Any, Any], *, nulls_low: bool) -> Dimension:
     schema = metadata.schema()
     field = schema.find_field(field_id)
-    top_level = any(field.field_id == field_id for field in schema.fields)
-    mode = _mode(metadata, field_id)
+    is_top_level = any(field.field_id == field_id for field in schema.fields)
+    mode = _metrics_mode(metadata, field_id)
     length = None if mode is None else mode.length
     return Dimension(
         field_id=field_id,
         type=field.field_type,
         transform=transform,
-        is_required=field.required and top_level,
+        is_required=field.required and is_top_level,
         nulls_low=nulls_low,
         exact=length - 1 if length is not None and isinstance(field.field_type, TEXTS) else None,
     )
 
 
-def _mode(metadata: TableMetadata, field_id: int) -> MetricsMode | None:
-    """Which metrics files that are written for the table tell of a column; None: the column is gone."""
+def _metrics_mode(metadata: TableMetadata, field_id: int) -> MetricsMode | None:
+    """Which metrics of a column are written to manifests; None: the column does not exist any more."""
     collector = compute_statistics_plan(metadata.schema(), dict(metadata.properties)).get(field_id)
     return None if collector is None else collector.mode
 
 
 def _has_bounds(metadata: TableMetadata, field_id: int) -> bool:
-    mode = _mode(metadata, field_id)
+    mode = _metrics_mode(metadata, field_id)
     return mode is not None and mode.type.value in ("truncate", "full")
-
-
-def _blindness(name: str) -> str:
-    return f"how files overlap cannot be measured: write.metadata.metrics.* keeps no bounds of column {name!r}"

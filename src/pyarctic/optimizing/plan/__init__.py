@@ -9,7 +9,7 @@ from pyarctic._lazy import lazy_exports
 if TYPE_CHECKING:
     from pyarctic.optimizing.plan.explain import Explanation, PartitionRow, RuleRow, TaskRow, format_measure
     from pyarctic.optimizing.plan.explain_tree import TreeRow
-    from pyarctic.optimizing.plan.planning import Plan
+    from pyarctic.optimizing.plan.plan import Plan
 
 __all__ = ["Explanation", "PartitionRow", "Plan", "RuleRow", "TaskRow", "TreeRow", "format_measure"]
 
@@ -18,6 +18,6 @@ __getattr__ = lazy_exports(
     {
         "explain": ("Explanation", "PartitionRow", "RuleRow", "TaskRow", "format_measure"),
         "explain_tree": ("TreeRow",),
-        "planning": ("Plan",),
+        "plan": ("Plan",),
     },
 )

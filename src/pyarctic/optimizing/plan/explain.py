@@ -1,4 +1,4 @@
-"""Why a table would be optimized, or not, told from the very objects that a run executes."""
+"""Explaining why a table would be optimized or not, from the same plan that a process executes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import polars as pl
 
 from pyarctic.config.table_properties import unknown_properties
 from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.optimizing.evaluate.health import Health
 from pyarctic.optimizing.evaluate.rules import RULES, Rule, Unit
 from pyarctic.optimizing.plan.explain_tree import TreeRow, keyed_notes, tree_rows
-from pyarctic.optimizing.plan.planning import Plan, expected_files
-from pyarctic.optimizing.report import Health
+from pyarctic.optimizing.plan.plan import KeyedPlan, Plan, expected_files
+from pyarctic.optimizing.protocol.task import KeyedTask, Task
 from pyarctic.optimizing.settings import Settings
 from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
-_MOST_PARTITIONS = 50
+_MAX_PARTITIONS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +35,25 @@ class RuleRow:
     measured: float | None
     met: bool
     gains: bool
-    """Whether the partition has something to gain by it; if not, it is not met whatever was measured."""
+    """Whether the partition would gain by it; if not, it is not met whatever was measured."""
     next_at: datetime | None
-    """When it could fire if nothing more is written; None: not by waiting."""
+    """When it could be met if nothing more is written; None: not by waiting."""
 
     def to_dict(self) -> dict[str, Any]:
+        """This row as a JSON document."""
         return asdict(self) | {"next_at": None if self.next_at is None else format_timestamp(self.next_at)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition: what was measured, what follows, and what keeps it waiting."""
+    """One partition: what was measured, what follows, and what it waits for."""
 
     partition: str
     spec_id: int
     kind: str | None
     causes: tuple[str, ...]
     waits: str | None
-    """Why its data files are left alone for now."""
+    """Why its data files are not rewritten now."""
     busy_until: datetime | None
     health: float
     data_files: int
@@ -63,10 +65,11 @@ class PartitionRow:
     position_delete_files: int
     dead_rows: int
     change_files: int
-    """Of a keyed table: files of changes that can be merged now."""
+    """The number of change files of a keyed table that can be merged now."""
     rules: tuple[RuleRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """This row as a JSON document."""
         return {
             **asdict(self),
             "causes": list(self.causes),
@@ -90,7 +93,7 @@ class TaskRow:
     sort: bool
     reasons: tuple[str, ...]
     node: int | None = None
-    """Of a keyed table: the node of the tree that is written."""
+    """The node of a keyed table's tree that is written."""
     change_files: int = 0
 
 
@@ -111,10 +114,10 @@ class Explanation:
     tasks: tuple[TaskRow, ...]
     notes: tuple[str, ...]
     tree: tuple[TreeRow, ...] = ()
-    """Of a keyed table: the nodes whose files take part, at most two hundred."""
+    """The nodes of a keyed table whose files take part, at most two hundred."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """This explanation as a JSON document."""
         return {
             **asdict(self),
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
@@ -135,53 +138,56 @@ class Explanation:
         if not self.partitions_needy:
             yield "  nothing to do now"
         for row in self.partitions:
-            name = row.partition or "(whole table)"
-            what = row.kind or "nothing"
-            yield f"  {name}: {what}" + (f" because of {', '.join(row.causes)}" if row.causes else "")
-            if row.waits:
-                yield f"    waits: {row.waits}"
-            for rule in row.rules:
-                yield f"    {_rule_line(rule, self.observed_at)}"
-            yield from (f"    {node}" for node in self.tree if node.partition == row.partition)
+            yield from self._partition_lines(row)
         if self.tasks:
-            figures = self.expected
-            merged = f" and {format_count(figures['change_files_in'])} of changes" if figures["change_files_in"] else ""
-            yield (
-                f"  {len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files{merged} "
-                f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
-            )
+            yield f"  {self._summary()}"
         yield from (f"  {note}" for note in self.notes)
+
+    def _partition_lines(self, row: PartitionRow) -> Iterator[str]:
+        causes = f" because of {', '.join(row.causes)}" if row.causes else ""
+        yield f"  {row.partition or '(whole table)'}: {row.kind or 'nothing'}{causes}"
+        if row.waits:
+            yield f"    waits: {row.waits}"
+        yield from (f"    {_format_rule(rule, self.observed_at)}" for rule in row.rules)
+        yield from (f"    {node}" for node in self.tree if node.partition == row.partition)
+
+    def _summary(self) -> str:
+        figures = self.expected
+        changes = f" and {format_count(figures['change_files_in'])} of changes" if figures["change_files_in"] else ""
+        return (
+            f"{len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files{changes} "
+            f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
+        )
 
 
 def explain_plan(plan: Plan) -> Explanation:
-    """The explanation of a plan."""
-    observation, evaluation = plan.observation, plan.evaluation
+    """Explain a plan."""
+    observation = plan.observation
     decoder = PartitionDecoder(observation.metadata)
-    urgent = plan.partitions.sort(pl.col("kind").is_null(), "health").head(_MOST_PARTITIONS)
-    rows = tuple(_partition_row(row, plan, decoder) for row in urgent.iter_rows(named=True))
+    most_urgent = plan.partitions.sort(pl.col("kind").is_null(), "health").head(_MAX_PARTITIONS)
     return Explanation(
         table=observation.table,
         snapshot_id=observation.snapshot_id,
         observed_at=observation.now,
-        health=Health.of(evaluation.health),
+        health=Health.of(plan.evaluation.health),
         expected=plan.figures(),
-        partitions=rows,
+        partitions=tuple(_partition_row(row, plan, decoder) for row in most_urgent.iter_rows(named=True)),
         partitions_total=plan.partitions.height,
         partitions_needy=int(plan.partitions["kind"].is_not_null().sum()),
         partitions_left_out=plan.left_out,
-        tasks=tuple(_task_rows(plan)),
+        tasks=tuple(_task_row(task) for task in plan.tasks),
         notes=tuple(_notes(plan)),
-        tree=tuple(tree_rows(plan)),
+        tree=tuple(tree_rows(plan)) if isinstance(plan, KeyedPlan) else (),
     )
 
 
-def nothing_to_explain(table: str, now: datetime) -> Explanation:
-    """Of a table without data."""
+def explain_empty_table(table: str, now: datetime) -> Explanation:
+    """Explain that a table has no data."""
     return Explanation(
         table=table,
         snapshot_id=None,
         observed_at=now,
-        health=Health(score=100.0, small_files=0.0, equality_deletes=0.0, position_deletes=0.0),
+        health=Health.perfect(),
         expected={},
         partitions=(),
         partitions_total=0,
@@ -195,14 +201,14 @@ def nothing_to_explain(table: str, now: datetime) -> Explanation:
 def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -> PartitionRow:
     settings = plan.observation.settings
     path = decoder.path(row["spec_id"], row["partition"])
-    waits = row["kind"] is not None and row["is_busy"]
+    is_waiting = row["kind"] is not None and row["is_busy"]
     return PartitionRow(
         partition=path,
         spec_id=row["spec_id"],
         kind=row["kind"],
         causes=tuple(row["causes"]) if row["kind"] else (),
-        waits=_waits(row, plan.observation.now) if waits else None,
-        busy_until=row["busy_until"] if waits else None,
+        waits=_format_wait(row, plan.observation.now) if is_waiting else None,
+        busy_until=row["busy_until"] if is_waiting else None,
         health=round(row["health"], 1),
         data_files=row["data_files"],
         data_bytes=row["data_bytes"],
@@ -211,7 +217,7 @@ def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -
         undersized=row["small_files"] - row["fragments"],
         equality_delete_files=row["equality_files"] - row["change_files"],
         position_delete_files=row["position_files"],
-        dead_rows=row["dead_rows"],
+        dead_rows=row["deleted_rows"],
         change_files=row["change_files"],
         rules=tuple(_rule_row(rule, row, settings) for rule in RULES),
     )
@@ -232,49 +238,49 @@ def _rule_row(rule: Rule, row: dict[str, Any], settings: Settings) -> RuleRow:
     )
 
 
-def _waits(row: dict[str, Any], now: datetime) -> str:
+def _format_wait(row: dict[str, Any], now: datetime) -> str:
     last = format_age(row["last_statement_at"], now)
-    cadence = row["cadence_seconds"]
-    rhythm = f", about every {cadence:.0f} s" if cadence and row["statements"] > 2 else ""
+    seconds = row["cadence_seconds"]
+    cadence = f", about every {seconds:.0f} s" if seconds and row["statements"] > 2 else ""
     until = format_timestamp(row["busy_until"])
     return (
-        f"others change rows here (last {last}{rhythm}); its data files are left alone until {until}, deletes are converted"
+        f"others change rows here (last {last}{cadence}); its data files are left alone until {until}, deletes are converted"
     )
 
 
-def _task_rows(plan: Plan) -> Iterator[TaskRow]:
-    for task in plan.tasks:
-        yield TaskRow(
-            id=task.id,
-            action=task.action,
-            kind=task.kind,
-            partition=task.partition,
-            data_files=task.data.height if task.action == "convert" else task.replaced.height,
-            delete_files=task.deletes.height,
-            input_bytes=task.input_bytes,
-            files_out=expected_files(task) if task.action == "merge" else 0,
-            sort=task.sort,
-            reasons=task.reasons,
-            node=task.keyed.node_id if task.keyed else None,
-            change_files=task.keyed.changes.height if task.keyed else 0,
-        )
+def _task_row(task: Task) -> TaskRow:
+    return TaskRow(
+        id=task.id,
+        action=task.action,
+        kind=task.kind,
+        partition=task.partition,
+        data_files=task.data.height if task.action == "convert" else task.replaced.height,
+        delete_files=task.deletes.height,
+        input_bytes=task.input_bytes,
+        files_out=expected_files(task) if task.action == "merge" else 0,
+        sort=task.sort,
+        reasons=task.reasons,
+        node=task.node_id if isinstance(task, KeyedTask) else None,
+        change_files=task.changes.height if isinstance(task, KeyedTask) else 0,
+    )
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    yield from keyed_notes(plan)
+    if isinstance(plan, KeyedPlan):
+        yield from keyed_notes(plan)
     if plan.dangling_deletes.height:
-        yield f"{plan.dangling_deletes.height} delete files hit nothing and would be removed"
+        yield f"{plan.dangling_deletes.height} delete files apply to nothing and would be removed"
     if plan.left_out:
         limits = "self-optimizing.max-file-count and max-plan-size"
-        yield f"{plan.left_out} partitions are left for the next run: a plan is limited by {limits}"
+        yield f"{plan.left_out} partitions are left for the next process: a plan is limited by {limits}"
     if plan.observation.order is not None:
         yield from plan.observation.order.notes
-    for name, near in unknown_properties(plan.observation.metadata.properties).items():
-        yield f"table property {name} is not known" + (f"; did you mean {near}?" if near else "")
+    for name, similar in unknown_properties(plan.observation.metadata.properties).items():
+        yield f"table property {name} is not known" + (f"; did you mean {similar}?" if similar else "")
 
 
 def format_measure(value: float | None, unit: Unit) -> str:
-    """A measure as people read it."""
+    """Format a measured value for people."""
     if value is None:
         return "–"
     match unit:
@@ -287,11 +293,11 @@ def format_measure(value: float | None, unit: Unit) -> str:
     return format_count(int(value))
 
 
-def _rule_line(rule: RuleRow, now: datetime) -> str:
+def _format_rule(rule: RuleRow, now: datetime) -> str:
     if rule.threshold is None:
         return f"{rule.name}: off"
-    reached = rule.measured is not None and rule.measured >= rule.threshold
-    verdict = "met" if rule.met else "reached, but there is nothing to gain" if reached and not rule.gains else "not met"
-    soon = f", {format_age(rule.next_at, now)}" if rule.next_at and not rule.met and rule.next_at > now else ""
+    is_reached = rule.measured is not None and rule.measured >= rule.threshold
+    verdict = "met" if rule.met else "reached, but there is nothing to gain" if is_reached and not rule.gains else "not met"
+    next_at = f", {format_age(rule.next_at, now)}" if rule.next_at and not rule.met and rule.next_at > now else ""
     measured, threshold = format_measure(rule.measured, rule.unit), format_measure(rule.threshold, rule.unit)
-    return f"{rule.name}: {measured} of {threshold}, {verdict}{soon}"
+    return f"{rule.name}: {measured} of {threshold}, {verdict}{next_at}"

@@ -1,4 +1,4 @@
-"""The tree of a keyed table's plan, told node by node."""
+"""Explaining the plan of a keyed table: the nodes of its tree, and what keeps changes from being merged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import polars as pl
 
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.optimizing.plan.planning import Plan, awaiting
+from pyarctic.optimizing.plan.keyed import waiting_partitions
+from pyarctic.optimizing.plan.plan import KeyedPlan
 from pyarctic.tables.format import Node
 from pyarctic.units import format_bytes, format_count
 
-_MOST_NODES = 200
-_MOST_TARGETS = 16
+_MAX_NODES = 200
+_MAX_TARGETS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRow:
-    """One node that has files, and what becomes of them."""
+    """One node that has files, and where they are written to."""
 
     partition: str
     node: int
@@ -29,34 +30,32 @@ class TreeRow:
     delete_files: int
     bytes: int
     root: int
-    """The node on top of its sub-tree: no key of it is in another one."""
+    """The root of its sub-tree: no key of it is in another sub-tree."""
     groups: int
-    """Into so many ranges of keys the sub-tree is divided."""
+    """The number of key ranges that the sub-tree is divided into."""
     buckets: int
-    """The level that the partition is written at has so many nodes."""
+    """The number of nodes of the level that the partition is written at."""
     targets: tuple[int, ...]
-    """Those that files of this one are written to; the first sixteen."""
+    """The nodes that files of this one are written to; the first sixteen."""
 
     def to_dict(self) -> dict[str, Any]:
+        """This row as a JSON document."""
         return asdict(self) | {"targets": list(self.targets)}
 
     def __str__(self) -> str:
-        files = {"base": self.base_files, "insert": self.insert_files, "delete": self.delete_files}
-        told = ", ".join(f"{format_count(count)} {kind}" for kind, count in files.items() if count)
+        counts = {"base": self.base_files, "insert": self.insert_files, "delete": self.delete_files}
+        files = ", ".join(f"{format_count(count)} {kind}" for kind, count in counts.items() if count)
         where = "itself" if self.targets == (self.node,) else f"nodes {', '.join(map(str, self.targets))}"
         ranges = f", {self.groups} key ranges" if self.groups > 1 else ""
-        return f"node {self.node}: {told} files ({format_bytes(self.bytes)}) → {where}, in sub-tree {self.root}{ranges}"
+        return f"node {self.node}: {files} files ({format_bytes(self.bytes)}) → {where}, in sub-tree {self.root}{ranges}"
 
 
-def tree_rows(plan: Plan) -> Iterator[TreeRow]:
+def tree_rows(plan: KeyedPlan) -> Iterator[TreeRow]:
     """The nodes of the partitions that are optimized."""
-    if plan.keyed is None:
-        return
     decoder = PartitionDecoder(plan.observation.metadata)
-    for row in plan.keyed.tree.head(_MOST_NODES).iter_rows(named=True):
-        node = Node.of_id(row["node_id"])
-        mask = row["mask"]
-        below = list(node.at(mask))[:_MOST_TARGETS] if node.mask <= mask else [Node(mask, node.index & mask)]
+    for row in plan.tree.head(_MAX_NODES).iter_rows(named=True):
+        node, mask = Node.of_id(row["node_id"]), row["mask"]
+        targets = list(node.at(mask))[:_MAX_TARGETS] if node.mask <= mask else [Node(mask, node.index & mask)]
         yield TreeRow(
             partition=decoder.path(row["spec_id"], row["partition"]),
             node=node.id,
@@ -67,36 +66,34 @@ def tree_rows(plan: Plan) -> Iterator[TreeRow]:
             root=row["root"],
             groups=row["groups"],
             buckets=mask + 1,
-            targets=tuple(target.id for target in below),
+            targets=tuple(target.id for target in targets),
         )
 
 
-def keyed_notes(plan: Plan) -> Iterator[str]:
+def keyed_notes(plan: KeyedPlan) -> Iterator[str]:
     """What keeps changes from being merged."""
-    changes = plan.observation.changes
-    if changes is None:
-        return
-    held = int(changes.partitions["held_files"].sum())
-    if changes.may_know_too_little:
+    changes = plan.changes
+    held_files = int(changes.partitions["held_files"].sum())
+    if changes.may_hide_open:
         yield (
             "snapshots of the change store were expired so soon that transactions begun in them may still be open, and are "
             "not waited for: keep them for as long as self-optimizing.transaction-timeout says"
         )
-    if held:
+    if held_files:
         yield (
-            f"{format_count(held)} files of changes wait for transaction {changes.oldest_open}, which was begun and is not "
-            "committed (self-optimizing.transaction-timeout says for how long)"
+            f"{format_count(held_files)} files of changes wait for transaction {changes.oldest_open}, which was begun and "
+            "is not committed (self-optimizing.transaction-timeout says for how long)"
         )
     waiting = plan.partitions.filter(pl.col("kind").is_not_null()).join(
-        awaiting(plan.evaluation), on=PARTITION_KEY, how="semi"
+        waiting_partitions(plan.evaluation, changes), on=PARTITION_KEY, how="semi"
     )
     if waiting.height:
         yield (
             f"{format_count(waiting.height)} partitions wait as a whole for transaction {changes.oldest_open}: Base has "
             "later rows there"
         )
-    unclear = changes.partitions.join(plan.partitions, on=PARTITION_KEY, how="semi").filter(pl.col("is_ambiguous"))
-    for path in unclear["path"].unique(maintain_order=True):
+    ambiguous = changes.partitions.join(plan.partitions, on=PARTITION_KEY, how="semi").filter(pl.col("is_ambiguous"))
+    for path in ambiguous["path"].unique(maintain_order=True):
         yield (
             f"partition {path!r} stands for null and for the text 'null': the format cannot tell what was merged into "
             "which, so neither is optimized"

@@ -1,10 +1,10 @@
-"""Whether to look at a partition of a keyed table again while tasks of it are known. Pure; partitions do not concern each
+"""Whether to plan a partition of a keyed table again while it has unfinished tasks. Pure; partitions do not concern each
 other, so that a busy one never delays another.
 
-* Nothing unfinished: evaluate it.
-* A task is in somebody's hands, or on its way into the table: leave it alone.
-* All wait: if there are newer changes, plan anew. Waiting tasks are replaced in place if the new ones cover them node by
-  node, so that they keep their turn; what is more is added. Otherwise they stay as they are.
+* Nothing is unfinished: evaluate it.
+* A task is executing, or on its way into the table: leave it alone.
+* All tasks wait: if there are newer changes, plan again. Waiting tasks are replaced in place if the new ones cover them node
+  by node, so that they keep their turn; more tasks may be added. Otherwise they stay as they are.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyarctic.optimizing.protocol.tasks import Task
+from pyarctic.optimizing.protocol.task import KeyedTask
 
 TaskState = Literal["init", "pending", "executing", "prepared", "committing", "committed", "failed", "cancelled"]
 _FINISHED: frozenset[TaskState] = frozenset({"committed", "cancelled"})
 _IN_WORK: frozenset[TaskState] = frozenset({"executing", "prepared", "committing"})
-Look = Literal["evaluate", "plan", "skip"]
+Recheck = Literal["evaluate", "plan", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTask:
-    """A task of a partition, as far as it got."""
+class TrackedTask:
+    """The state of a task of a partition."""
 
     id: int
     node_id: int
@@ -33,17 +33,19 @@ class KnownTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """What becomes of waiting tasks after planning anew."""
+    """What to do with waiting tasks after planning again."""
 
-    in_place: Mapping[int, Task]
-    """Id of a waiting task → the task that takes its place."""
-    extra: tuple[Task, ...]
+    in_place: Mapping[int, KeyedTask]
+    """Id of a waiting task → the task that replaces it."""
+    extra: tuple[KeyedTask, ...]
+    """Tasks that are added."""
 
 
-def next_look(known: Iterable[KnownTask], planned_sequence: int, newest_sequence: int | None) -> Look:
-    """What to do about a partition. `planned_sequence`: how far it will be merged when its unfinished tasks are done, though
-    they may merge nothing. `newest_sequence`: that of its newest change that can be merged; None: there is none."""
-    states = {task.state for task in known} - _FINISHED
+def choose_recheck(tracked: Iterable[TrackedTask], planned_sequence: int, newest_sequence: int | None) -> Recheck:
+    """What to do with a partition. `planned_sequence`: the sequence number it will be merged up to when its unfinished tasks
+    are done, even if they merge nothing. `newest_sequence`: that of its newest change that can be merged; None: there is
+    none."""
+    states = {task.state for task in tracked} - _FINISHED
     if not states:
         return "evaluate"
     if states & _IN_WORK:
@@ -51,14 +53,13 @@ def next_look(known: Iterable[KnownTask], planned_sequence: int, newest_sequence
     return "plan" if newest_sequence is not None and newest_sequence > planned_sequence else "skip"
 
 
-def replacement(known: Iterable[KnownTask], planned: Sequence[Task]) -> Replacement | None:
-    """How newly planned tasks of a partition replace those that wait; None: they do not cover them, and are given up."""
-    by_node: dict[int, list[Task]] = defaultdict(list)
+def replace_waiting(tracked: Iterable[TrackedTask], planned: Sequence[KeyedTask]) -> Replacement | None:
+    """How newly planned tasks of a partition replace those that wait; None: they do not cover them, and are dropped."""
+    by_node: dict[int, list[KeyedTask]] = defaultdict(list)
     for task in planned:
-        assert task.keyed is not None  # noqa: S101  # of a keyed table
-        by_node[task.keyed.node_id].append(task)
-    in_place: dict[int, Task] = {}
-    for waiting in known:
+        by_node[task.node_id].append(task)
+    in_place: dict[int, KeyedTask] = {}
+    for waiting in tracked:
         if waiting.state in _FINISHED:
             continue
         if not by_node[waiting.node_id]:

@@ -1,4 +1,5 @@
-"""The kernel: one task in, new files and their proof out. It knows files and storage, no catalog and no engine.
+"""The kernel: executes one task, and returns new files and their proof. It knows files and storage, but neither catalogs nor
+engines.
 
 Runs in one thread within a memory budget; parallelism comes from tasks.
 """
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
         RangeResult,
         combine_results,
         combine_samples,
-        failure_parcel,
+        failure_packet,
         sample_keys,
     )
 
@@ -28,7 +29,7 @@ __all__ = [
     "combine_results",
     "combine_samples",
     "execute",
-    "failure_parcel",
+    "failure_packet",
     "sample_keys",
 ]
 
@@ -40,7 +41,7 @@ __getattr__ = lazy_exports(
         "key_ranges": (
             "RangePartitioner",
             "RangeResult",
-            "failure_parcel",
+            "failure_packet",
             "combine_results",
             "sample_keys",
             "combine_samples",

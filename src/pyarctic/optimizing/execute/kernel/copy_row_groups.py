@@ -1,4 +1,4 @@
-"""Row groups in which nothing changes are copied, pages and all; the rows between them are encoded.
+"""Copying row groups as is, if nothing in them changes; the rows of the others are encoded again.
 
 A copied row group keeps its size, its codec and its statistics. It costs a hundredth of decoding and encoding it.
 """
@@ -30,35 +30,30 @@ from pyarctic.iceberg.write.parquet import (
     describe_data_file,
     file_schema,
 )
-from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt
-from pyarctic.optimizing.execute.kernel.row_map import NOWHERE, RunLog
+from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt
+from pyarctic.optimizing.execute.kernel.row_map import NO_SOURCE, RowMapLog
 from pyarctic.optimizing.execute.kernel.sources import RowCount, Sources
 from pyarctic.tables.format import FILE_OFFSET
 
-_LOOKED_AT = 3
-"""Files whose footers decide whether copying is worth a try: the largest ones."""
-_WORTHWHILE = 0.5
-"""Of the rows, at least so many should be in files that are large enough and that no delete hits."""
+_SAMPLED_FILES = 3
+"""The number of files whose footers decide whether copying is worth a try: the largest ones."""
+_WORTHWHILE_SHARE = 0.5
+"""The share of the rows that must be in files which are large enough and have no deletes."""
+_MAX_GROUP_SHARE = 1.25
+"""A row group of more than this many target sizes would make a file that is too large."""
 
 
-class Copier:
-    """Writes the data files of one task, copying what it can."""
+class RowGroupCopier:
+    """Writes the data files of one task, copying row groups as is where it can."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        sources: Sources,
-        log: RunLog,
-        fields: Sequence[NestedField],
-        numbers: Mapping[str, int],
-    ) -> None:
+    def __init__(self, attempt: Attempt, sources: Sources, log: RowMapLog, source_numbers: Mapping[str, int]) -> None:
         self._attempt = attempt
         self._sources = sources
         self._log = log
-        self._fields = fields
-        self._numbers = numbers
-        self._own_fields = attempt.job.metadata.schema().fields
-        self._output = _Output(attempt, fields)
+        self._source_numbers = source_numbers
+        self._fields = attempt.context.output_fields
+        self._table_fields = attempt.job.metadata.schema().fields
+        self._output = _Output(attempt, self._fields)
         self.count = RowCount()
         self.copied_rows = 0
 
@@ -70,86 +65,92 @@ class Copier:
             self._output.abort()
 
     def is_worthwhile(self) -> bool:
-        """Whether most rows can be expected to be copied, by the first footers and the deletes there are."""
-        listed, least = self._sources.listed, self._attempt.task.copy_least_rows
-        if least is None or (listed["file_format"] != "PARQUET").any():
+        """Whether most rows can be expected to be copied, judging by some footers and the existing deletes."""
+        files, min_rows = self._sources.file_list, self._attempt.task.copy_least_rows
+        if min_rows is None or (files["file_format"] != "PARQUET").any():
             return False
-        untouched = self._sources.untouched().filter(pl.col("record_count") >= least)
-        if int(untouched["record_count"].sum()) < max(_WORTHWHILE * int(listed["record_count"].sum()), 1):
+        candidates = self._sources.files_without_deletes().filter(pl.col("record_count") >= min_rows)
+        if int(candidates["record_count"].sum()) < max(_WORTHWHILE_SHARE * int(files["record_count"].sum()), 1):
             return False
-        largest = untouched.top_k(_LOOKED_AT, by="record_count")
-        copied = 0
+        largest = candidates.top_k(_SAMPLED_FILES, by="record_count")
+        copyable_rows = 0
         for path, rows in largest.select("file_path", "record_count").iter_rows():
-            with open_input(self._attempt.bench.io, path) as stream:
-                source = _source(stream, path)
-                copied += rows if source is not None and self._copyable(source, set()) else 0
-        return copied >= _WORTHWHILE * int(largest["record_count"].sum())
+            with open_input(self._attempt.context.io, path) as stream:
+                source = _open_source(stream, path)
+                copyable_rows += rows if source is not None and self._copyable_groups(source, set()) else 0
+        return copyable_rows >= _WORTHWHILE_SHARE * int(largest["record_count"].sum())
 
     def run(self) -> list[NewFile]:
+        """Write all files."""
         for file in self._sources.files():
-            with open_input(self._attempt.bench.io, file.path) as stream:
-                rows = self._take(file, _source(stream, file.path))
-            self.count.add(file, rows, is_replaced=file.path in self._numbers)
+            with open_input(self._attempt.context.io, file.path) as stream:
+                rows = self._write_file(file, _open_source(stream, file.path))
+            self.count.add(file, rows, is_replaced=file.path in self._source_numbers)
             self._attempt.progress(file.row["record_count"], file.row["file_size_bytes"])
         return self._output.finish()
 
-    def _take(self, file: DataFileReader, source: RowGroupSource | None) -> int:
-        """Gives the number of rows that were read."""
+    def _write_file(self, file: DataFileReader, source: RowGroupSource | None) -> int:
+        """Write the live rows of a file, and return the number of rows that were read."""
         check_not_encrypted(file.path, file.row["key_metadata_bytes"])
-        if source is None or file.needs_keys or not self._copyable(source, set()):
+        if source is None or file.needs_keys or not self._copyable_groups(source, set()):
             return self._encode(file, None)
-        dead = file.find_deleted_positions()
+        positions = file.find_deleted_positions()
         starts = list(accumulate((group.rows for group in source.groups), initial=0))
-        touched = {int(place) for place in np.searchsorted(starts, dead, side="right") - 1} if len(dead) else set()
-        copyable = self._copyable(source, touched)
-        number = self._numbers.get(file.path, NOWHERE)
-        rows = 0
-        for first, group in enumerate(source.groups):
-            if first not in copyable:
-                rows += self._encode(file, [first])
+        with_deletes = {int(group) for group in np.searchsorted(starts, positions, side="right") - 1}
+        copyable = self._copyable_groups(source, with_deletes)
+        source_number = self._source_numbers.get(file.path, NO_SOURCE)
+        rows_read = 0
+        for number, group in enumerate(source.groups):
+            if number not in copyable or not self._try_copy(file, source, number, starts[number]):
+                rows_read += self._encode(file, [number])
                 continue
-            try:
-                self._output.copy(source, first, self._lineage(file, starts[first], group.rows))
-            except NotCopyable:  # noticed before anything was written
-                rows += self._encode(file, [first])
-                continue
-            self._log.add_piece(number, starts[first], group.rows, None)
-            rows += group.rows
+            self._log.add_batch(source_number, starts[number], group.rows, None)
+            rows_read += group.rows
             self.copied_rows += group.rows
-        return rows
+        return rows_read
 
-    def _copyable(self, source: RowGroupSource, touched: set[int]) -> set[int]:
-        if source.schema != self._output.schema_of(self._own_fields):
+    def _try_copy(self, file: DataFileReader, source: RowGroupSource, number: int, start: int) -> bool:
+        """Copy a row group; False if that is impossible, which is noticed before anything is written."""
+        try:
+            self._output.copy(source, number, self._lineage_columns(file, start, source.groups[number].rows))
+        except NotCopyable:
+            return False
+        return True
+
+    def _copyable_groups(self, source: RowGroupSource, with_deletes: set[int]) -> set[int]:
+        """The numbers of the row groups that can be copied."""
+        if source.schema != self._output.schema_of(self._table_fields):
             return set()
-        least = self._attempt.task.copy_least_rows or 0
-        most = self._attempt.task.target_bytes * 1.25  # a larger one would make a file that is too large
+        min_rows = self._attempt.task.copy_least_rows or 0
+        max_bytes = self._attempt.task.target_bytes * _MAX_GROUP_SHARE
         return {
             number
             for number, group in enumerate(source.groups)
-            if group.rows >= least and group.compressed_bytes <= most and number not in touched
+            if group.rows >= min_rows and group.compressed_bytes <= max_bytes and number not in with_deletes
         }
 
     def _encode(self, file: DataFileReader, row_groups: list[int] | None) -> int:
-        read = 0
-        for piece, alive in file.live_batches(self._fields, row_groups=row_groups):
-            rows = file.project(piece, self._fields)
-            self._log.add_piece(self._numbers.get(file.path, NOWHERE), piece.position, rows.num_rows, alive)
-            self._output.encode(rows if alive is None else filter_rows(rows, alive))
-            read += piece.batch.num_rows
-        return read
+        rows_read = 0
+        source_number = self._source_numbers.get(file.path, NO_SOURCE)
+        for batch, is_live in file.live_batches(self._fields, row_groups=row_groups):
+            rows = file.project(batch, self._fields)
+            self._log.add_batch(source_number, batch.position, rows.num_rows, is_live)
+            self._output.encode(rows if is_live is None else filter_rows(rows, is_live))
+            rows_read += batch.batch.num_rows
+        return rows_read
 
-    def _lineage(self, file: DataFileReader, start: int, rows: int) -> RowGroupSource | None:
-        """The ids of copied rows, which they had by their place in the old file, as columns of their own."""
-        if not self._attempt.bench.lineage:
+    def _lineage_columns(self, file: DataFileReader, start: int, rows: int) -> RowGroupSource | None:
+        """The ids of copied rows as columns; in the old file they were derived from the positions of the rows."""
+        if not self._attempt.context.lineage:
             return None
         first: int | None = file.row["first_row_id"]
         ids = pa.nulls(rows, pa.int64()) if first is None else pa.array(np.arange(first + start, first + start + rows))
         updated = pa.nulls(rows, pa.int64()) if first is None else pa.repeat(file.row["data_sequence_number"], rows)
-        schema = file_schema((ROW_ID, LAST_UPDATED))
-        return _in_memory(pa.Table.from_arrays([ids, updated], schema=schema), self._output.settings, [LAST_UPDATED.name])
+        table = pa.Table.from_arrays([ids, updated], schema=file_schema((ROW_ID, LAST_UPDATED)))
+        return _encode_table(table, self._output.settings, [LAST_UPDATED.name])
 
 
-def _source(stream: Any, path: str) -> RowGroupSource | None:
+def _open_source(stream: Any, path: str) -> RowGroupSource | None:
     try:
         # The offsets of changes are not part of the rows.
         return RowGroupSource.open(stream, path).without_last(FILE_OFFSET.field_id)
@@ -157,11 +158,11 @@ def _source(stream: Any, path: str) -> RowGroupSource | None:
         return None
 
 
-def adopted(attempt: Attempt, file: DataFileReader) -> NewFile | None:
-    """A file of another store as a file of the task's place. None if it does not look as one written now would."""
+def adopt_file(attempt: Attempt, file: DataFileReader) -> NewFile | None:
+    """A file of another store as a file of the task's partition; None if a file written now would look different."""
     fields = attempt.job.metadata.schema().fields
-    with open_input(attempt.bench.io, file.path) as stream:
-        source = _source(stream, file.path)
+    with open_input(attempt.context.io, file.path) as stream:
+        source = _open_source(stream, file.path)
         if source is None or source.schema != _schema_of(fields, ParquetSettings.of(attempt.job.metadata.properties)):
             return None
         metadata = pq.ParquetFile(stream).metadata
@@ -169,11 +170,11 @@ def adopted(attempt: Attempt, file: DataFileReader) -> NewFile | None:
 
 
 def _schema_of(fields: Sequence[NestedField], settings: ParquetSettings) -> ParquetSchema:
-    """How a file of ours with these columns looks."""
-    return _in_memory(file_schema(fields).empty_table(), settings).schema
+    """The Parquet schema of a file with these columns, if it is written here."""
+    return _encode_table(file_schema(fields).empty_table(), settings).schema
 
 
-def _in_memory(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> RowGroupSource:
+def _encode_table(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> RowGroupSource:
     sink = pa.BufferOutputStream()
     with settings.writer(sink, table.schema, [], dictionaries) as writer:
         writer.write_table(table, row_group_size=max(table.num_rows, 1))
@@ -181,7 +182,7 @@ def _in_memory(table: pa.Table, settings: ParquetSettings, dictionaries: Sequenc
 
 
 class _Output:
-    """Data files made of row groups, copied ones and new ones."""
+    """Data files made of row groups, copied and new ones."""
 
     def __init__(self, attempt: Attempt, fields: Sequence[NestedField]) -> None:
         task = attempt.task
@@ -193,25 +194,27 @@ class _Output:
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
         self._rolling = RollingPolicy(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
         self._row_bytes = max(task.expected_bytes / max(task.expected_rows, 1), 0.001)
-        self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // SHARE)
+        self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // MEMORY_SHARES)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._rows_done = 0
+        self._rows_written = 0
         self._open: tuple[str, Any, RowGroupWriter] | None = None
-        self._done: list[NewFile] = []
+        self._files: list[NewFile] = []
 
     def schema_of(self, fields: Sequence[NestedField]) -> ParquetSchema:
-        """How a file of ours with these columns looks; whatever is equal to it can be copied."""
+        """The Parquet schema that outputs have; row groups of files with the same schema can be copied."""
         key = tuple(field.field_id for field in fields)
         if key not in self._schemas:
             self._schemas[key] = _schema_of(fields, self.settings)
         return self._schemas[key]
 
-    def copy(self, source: RowGroupSource, group: int, beside: RowGroupSource | None) -> None:
+    def copy(self, source: RowGroupSource, group: int, extra_columns: RowGroupSource | None) -> None:
+        """Copy a row group as is, with extra columns."""
         self._flush()
-        self._append(source, group, beside)
+        self._append(source, group, extra_columns)
 
     def encode(self, rows: pa.RecordBatch) -> None:
+        """Write rows into new row groups."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -223,30 +226,31 @@ class _Output:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        fitted = [batch.cast(self._schema) if batch.schema != self._schema else batch for batch in waiting]
-        table = pa.Table.from_batches(fitted, schema=self._schema)
-        for source in _steps(table, self._rolling.target_bytes, self._row_bytes, self.settings):
+        batches = [batch.cast(self._schema) if batch.schema != self._schema else batch for batch in waiting]
+        table = pa.Table.from_batches(batches, schema=self._schema)
+        for source in _encode_groups(table, self._rolling.target_bytes, self._row_bytes, self.settings):
             self._append(source, 0, None)
 
-    def _append(self, source: RowGroupSource, group: int, beside: RowGroupSource | None) -> None:
+    def _append(self, source: RowGroupSource, group: int, extra_columns: RowGroupSource | None) -> None:
         if self._open is None:
             path = self._target.new_path(".parquet")
             stream = self._target.io.new_output(path).create()
             self._open = (path, stream, RowGroupWriter(stream))
         writer = self._open[2]
         before = writer.tell()
-        writer.append(source, group, beside)
+        writer.append(source, group, extra_columns)
         rows = source.groups[group].rows
-        self._rows_done += rows
+        self._rows_written += rows
         self._row_bytes = max((writer.tell() - before) / max(rows, 1), 0.001)
-        goal = self._rolling.goal(writer.tell(), self._rows_done, self._row_bytes)
+        goal = self._rolling.goal(writer.tell(), self._rows_written, self._row_bytes)
         if writer.tell() >= ROLL_TOLERANCE * goal:
             self._close()
 
     def finish(self) -> list[NewFile]:
+        """Close all files, and return them."""
         self._flush()
         self._close()
-        return self._done
+        return self._files
 
     def _close(self) -> None:
         if self._open is None:
@@ -256,20 +260,23 @@ class _Output:
         size = stream.tell()
         stream.close()
         self._open = None
-        # Of floats in copied row groups nobody has counted what is not a number.
-        self._done.append(describe_data_file(self._target, path, size, metadata, self._fields, {}))
+        # NaN values in copied row groups were not counted.
+        self._files.append(describe_data_file(self._target, path, size, metadata, self._fields, {}))
 
     def abort(self) -> None:
-        paths = [file.path for file in self._done]
+        """Remove all files."""
+        paths = [file.path for file in self._files]
         if self._open is not None:
             paths.append(self._open[0])
-            with contextlib.suppress(OSError, ValueError):  # a full disk is full also for the rest
+            with contextlib.suppress(OSError, ValueError):  # a full disk fails again here
                 self._open[1].close()
         remove_quietly(self._target.io, paths)
 
 
-def _steps(table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings) -> Iterator[RowGroupSource]:
+def _encode_groups(
+    table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings
+) -> Iterator[RowGroupSource]:
     """New row groups, small enough that files can end between them."""
     rows = min(max(int(target_bytes / 4 / row_bytes), 1), settings.row_group_rows)
     for start in range(0, table.num_rows, rows):
-        yield _in_memory(table.slice(start, rows), settings)
+        yield _encode_table(table.slice(start, rows), settings)

@@ -1,5 +1,5 @@
-"""Which columns are worth a dictionary, told by the footers of what is read: hashing values that hardly repeat is the
-dearest part of writing Parquet.
+"""Choosing the columns that are worth a dictionary, from the footers of the files that are read: hashing values that hardly
+repeat is the most expensive part of writing Parquet.
 """
 
 from __future__ import annotations
@@ -16,43 +16,49 @@ from pyarctic.iceberg.read import ROW_ID, fields_by_id, names_for, translate_dam
 from pyarctic.iceberg.write.parquet import leaf_paths
 
 _SAMPLED_FILES = 4
-_TELLING_ROWS = 50_000
-"""In a smaller row group most values are new, however often they are repeated in the next; only extremes can be told."""
-_LEAST_ROWS = 5_000
+_RELIABLE_ROWS = 50_000
+"""In a smaller row group most values occur for the first time, even if they are repeated later; only extremes count."""
+_MIN_ROWS = 5_000
 _NUMBER_REPEATS, _TEXT_BYTES = 2, 16
 _LINEAGE = {ROW_ID.field_id}
-"""No row has the id of another."""
+"""Row ids are unique."""
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _LARGE_DICTIONARY_BYTES = 256 << 10
 
 
-def worthy_columns(io: FileIO, paths: Sequence[str], mapping: NameMapping | None, schema: pa.Schema) -> list[str] | None:
-    """Paths of the columns of `schema` (with field ids) that are to be dictionary-encoded; None when nothing is known.
+def find_dictionary_columns(
+    io: FileIO, paths: Sequence[str], mapping: NameMapping | None, schema: pa.Schema
+) -> list[str] | None:
+    """Paths of the columns of `schema` (with field ids) that are to be dictionary-encoded; None if nothing is known.
 
-    Only top-level columns of plain types are judged. All others keep their dictionary."""
-    unworthy = {int(field.metadata[b"PARQUET:field_id"]) for field in schema} & _LINEAGE
+    Only top-level columns of primitive types are considered. All others keep their dictionary."""
+    excluded = {int(field.metadata[b"PARQUET:field_id"]) for field in schema} & _LINEAGE
     step = max(len(paths) // _SAMPLED_FILES, 1)
     for path in paths[::step][:_SAMPLED_FILES]:
         with translate_damage(path), open_input(io, path) as stream:
             source = pq.ParquetFile(stream)
-            unworthy |= _unworthy_ids(source, mapping)
-    if not unworthy:
+            excluded |= _excluded_ids(source, mapping)
+    if not excluded:
         return None
     ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
-    return [path for path in leaf_paths(schema) if ids.get(path) not in unworthy]
+    return [path for path in leaf_paths(schema) if ids.get(path) not in excluded]
 
 
-def _unworthy_ids(source: pq.ParquetFile, mapping: NameMapping | None) -> set[int]:
+def _excluded_ids(source: pq.ParquetFile, mapping: NameMapping | None) -> set[int]:
     metadata = source.metadata
-    if not metadata.num_row_groups or metadata.row_group(0).num_rows < _LEAST_ROWS:
+    if not metadata.num_row_groups or metadata.row_group(0).num_rows < _MIN_ROWS:
         return set()
     group = metadata.row_group(0)
     chunks = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
-    found = fields_by_id(source.schema_arrow, names_for(source.schema_arrow, mapping))
-    return {field_id for field_id, at in found.items() if at.field.name in chunks and not _pays(chunks[at.field.name])}
+    columns = fields_by_id(source.schema_arrow, names_for(source.schema_arrow, mapping))
+    return {
+        field_id
+        for field_id, column in columns.items()
+        if column.field.name in chunks and not _is_worthwhile(chunks[column.field.name])
+    }
 
 
-def _pays(chunk: pq.ColumnChunkMetaData) -> bool:
+def _is_worthwhile(chunk: pq.ColumnChunkMetaData) -> bool:
     if chunk.physical_type == "BOOLEAN":
         return True
     if not chunk.has_dictionary_page or chunk.dictionary_page_offset is None or not chunk.num_values:
@@ -60,8 +66,8 @@ def _pays(chunk: pq.ColumnChunkMetaData) -> bool:
     dictionary_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
     value_bytes = chunk.total_uncompressed_size / chunk.num_values
     width = _WIDTHS.get(chunk.physical_type)
-    if chunk.num_values < _TELLING_ROWS:
+    if chunk.num_values < _RELIABLE_ROWS:
         repeats = dictionary_bytes * _NUMBER_REPEATS < chunk.num_values * (width or 0)
         return bool(value_bytes < _TEXT_BYTES if width is None else repeats)
-    most = 2.0 if width is None else min(0.55 * width, 2.2)
-    return bool(dictionary_bytes <= _LARGE_DICTIONARY_BYTES and value_bytes <= most)
+    max_value_bytes = 2.0 if width is None else min(0.55 * width, 2.2)
+    return bool(dictionary_bytes <= _LARGE_DICTIONARY_BYTES and value_bytes <= max_value_bytes)

@@ -6,16 +6,17 @@ import time
 from dataclasses import replace
 
 from pyarctic.optimizing.execute.kernel.convert import convert
-from pyarctic.optimizing.execute.kernel.inputs import Attempt, JobContext, peak_bytes
+from pyarctic.optimizing.execute.kernel.inputs import JobContext, ignore_progress, new_attempt, peak_bytes
 from pyarctic.optimizing.execute.kernel.merge import merge
-from pyarctic.optimizing.protocol.tasks import ProgressListener, Task, TaskResult
+from pyarctic.optimizing.protocol.result import ProgressListener, TaskResult
+from pyarctic.optimizing.protocol.task import Task
 
 
-def execute(bench: JobContext, task: Task, *, attempt: int = 0, listen: ProgressListener = lambda _: None) -> TaskResult:
-    """Work on a task. What it wrote is removed if it fails."""
+def execute(context: JobContext, task: Task, *, attempt: int = 0, listen: ProgressListener = ignore_progress) -> TaskResult:
+    """Execute a task. Its files are removed if it fails."""
     started = time.process_time()
-    work = Attempt(bench=bench, task=task, number=attempt, listen=listen)
-    result = merge(work) if task.action == "merge" else convert(work)
+    running = new_attempt(context, task, attempt, listen)
+    result = merge(running) if task.action == "merge" else convert(running)
     return replace(
         result,
         bytes_read=int(task.files["file_size_bytes"].sum()) if task.action == "merge" else result.bytes_read,

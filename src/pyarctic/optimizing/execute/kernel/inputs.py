@@ -1,4 +1,4 @@
-"""What a task reads, and what all tasks of a job in one process share."""
+"""The context of an attempt: what all tasks of a job in one process share, what a task reads, and where it writes."""
 
 from __future__ import annotations
 
@@ -17,102 +17,148 @@ from pyarctic.iceberg.delete import DeleteMatches, EqualityDeletes, PositionDele
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, TableReader, newest_first
 from pyarctic.iceberg.write import FileNames, FileTarget
-from pyarctic.optimizing.protocol.tasks import Job, Progress, ProgressListener, Task
+from pyarctic.optimizing.protocol.job import Job
+from pyarctic.optimizing.protocol.result import Progress, ProgressListener
+from pyarctic.optimizing.protocol.task import KeyedTask, Task
 from pyarctic.tables.format import StoreFileNames, StoreTarget
 
-SHARE = 4
-"""Deletes that are asked, rows that are sorted and rows that are encoded get this part of the memory each."""
+MEMORY_SHARES = 4
+"""The memory is divided by this among deletes in memory, rows that are sorted, and rows that are encoded."""
+
+
+def ignore_progress(_progress: Progress) -> None:
+    """A listener for attempts whose progress nobody wants to know."""
 
 
 @dataclass(kw_only=True)
 class JobContext:
-    """Where tasks of one job are worked on: the job, its storage, and indexes that the next task may need again."""
+    """What tasks of one job in one process share: the job, its storage, and indexes that the next task may need again."""
 
     job: Job
     io: FileIO
 
     @classmethod
-    def opened(cls, job: Mapping[str, Any], io_properties: Mapping[str, str]) -> Self:
-        """For a job as JSON. No catalog is asked: all that a task needs is in it."""
-        apply_patches()  # before metadata of version 3 is read
-        understood = Job.from_json(job)
-        return cls(job=understood, io=load_file_io(dict(io_properties), understood.metadata.location))
+    def open(cls, job: Mapping[str, Any], io_properties: Mapping[str, str]) -> Self:
+        """The context of a job in JSON. It has all that a task needs; no catalog is contacted."""
+        apply_patches()  # before metadata of version 3 is parsed
+        parsed = Job.from_json(job)
+        return cls(job=parsed, io=load_file_io(dict(io_properties), parsed.metadata.location))
 
     @cached_property
     def decoder(self) -> PartitionDecoder:
+        """Decodes partition keys of the table."""
         return PartitionDecoder(self.job.metadata)
 
     @cached_property
     def equality(self) -> EqualityDeletes:
+        """Equality deletes that were read."""
         schemas = [self.job.metadata.schema(), *newest_first(self.job.metadata)]
-        return EqualityDeletes(self.io, schemas, self.job.memory_bytes // SHARE)
+        return EqualityDeletes(self.io, schemas, self.job.memory_bytes // MEMORY_SHARES)
 
     @property
     def lineage(self) -> tuple[NestedField, ...]:
+        """The columns of row lineage that outputs have."""
         return (ROW_ID, LAST_UPDATED) if self.job.keeps_lineage else ()
+
+    @property
+    def output_fields(self) -> tuple[NestedField, ...]:
+        """All columns that outputs have."""
+        return (*self.job.metadata.schema().fields, *self.lineage)
 
 
 @dataclass(kw_only=True)
 class Attempt:
     """One execution of a task."""
 
-    bench: JobContext
+    context: JobContext
     task: Task
-    number: int
-    listen: ProgressListener
+    number: int = 0
+    listen: ProgressListener = ignore_progress
     names: FileNames = field(init=False)
     rows: int = 0
     bytes: int = 0
 
     def __post_init__(self) -> None:
-        named = FileNames if self.task.keyed is None else StoreFileNames
-        self.names = named(self.task.id, self.number, self.bench.job.id)
+        self.names = self.new_names()
 
     @property
     def job(self) -> Job:
-        return self.bench.job
+        """The job that the task belongs to."""
+        return self.context.job
 
     @cached_property
     def matches(self) -> DeleteMatches:
-        """The data files with the deletes that hit them."""
-        return match_deletes(self.task.files, self.bench.decoder.unpartitioned_specs())
+        """The data files with the deletes that apply to them."""
+        return match_deletes(self.task.files, self.context.decoder.unpartitioned_specs())
 
-    def reading(self) -> TableReader:
-        bench = self.bench
-        wanted = self.task.data["file_path"].to_list()
-        positions = PositionDeletes(bench.io, self.job.memory_bytes // SHARE, wanted)
-        return TableReader(self.job.metadata, bench.io, self.matches, positions, bench.equality)
+    def new_names(self) -> FileNames:
+        """The names of the attempt's files, from the first one on."""
+        return FileNames(self.task.id, self.number, self.job.id)
 
-    def target(self, spec_id: int | None = None, key: str | None = None) -> FileTarget:
-        """Where files of a partition go; by default that of the task. A task that is about several partitions uses the
-        folder of none: its files are found by name if it is lost."""
+    def reader(self) -> TableReader:
+        """Reads the data files of the task."""
+        paths = self.task.data["file_path"].to_list()
+        positions = PositionDeletes(self.context.io, self.job.memory_bytes // MEMORY_SHARES, paths)
+        return TableReader(self.job.metadata, self.context.io, self.matches, positions, self.context.equality)
+
+    def target(self, spec_id: int | None = None, partition_key: str | None = None) -> FileTarget:
+        """Where files of a partition are written; by default that of the task. A task for several partitions uses the folder
+        of none: its files must be found by name if it is lost."""
         task = self.task
-        spec = task.spec_id if spec_id is None else spec_id
-        chosen = task.partition_key if key is None else key
-        if chosen is None:
-            values: tuple[object, ...] = (None,) * len(self.job.metadata.specs()[spec].fields)
+        own_folder = task.partition_key is not None and task.action == "merge"
+        return FileTarget(**self._partition(spec_id, partition_key), own_folder=own_folder)
+
+    def _partition(self, spec_id: int | None, partition_key: str | None) -> dict[str, Any]:
+        spec_id = self.task.spec_id if spec_id is None else spec_id
+        partition_key = self.task.partition_key if partition_key is None else partition_key
+        if partition_key is None:
+            values: tuple[object, ...] = (None,) * len(self.job.metadata.specs()[spec_id].fields)
         else:
-            values = self.bench.decoder.values(spec, chosen)
-        place: dict[str, Any] = {
+            values = self.context.decoder.values(spec_id, partition_key)
+        return {
             "metadata": self.job.metadata,
-            "io": self.bench.io,
-            "spec_id": spec,
+            "io": self.context.io,
+            "spec_id": spec_id,
             "partition": values,
             "names": self.names,
         }
-        if task.keyed is not None:
-            return StoreTarget(**place, node_id=task.keyed.node_id, kind="B", transaction_id=task.keyed.transaction_id)
-        return FileTarget(**place, own_folder=task.partition_key is not None and task.action == "merge")
 
     def progress(self, rows: int, size: int) -> None:
+        """Report that more rows were read."""
         self.rows += rows
         self.bytes += size
         self.listen(Progress(task=self.task.id, rows=self.rows, bytes=self.bytes))
 
 
+@dataclass(kw_only=True)
+class KeyedAttempt(Attempt):
+    """One execution of a task of a keyed table."""
+
+    task: KeyedTask
+
+    def new_names(self) -> StoreFileNames:
+        """The names of the attempt's files, from the first one on."""
+        return StoreFileNames(self.task.id, self.number, self.job.id)
+
+    def target(self, spec_id: int | None = None, partition_key: str | None = None) -> StoreTarget:
+        """Where files of the base store are written."""
+        task = self.task
+        partition = self._partition(spec_id, partition_key)
+        return StoreTarget(**partition, node_id=task.node_id, kind="B", transaction_id=task.transaction_id)
+
+
+def new_attempt(
+    context: JobContext, task: Task, number: int = 0, listen: ProgressListener = ignore_progress
+) -> Attempt | KeyedAttempt:
+    """An attempt at a task of any table."""
+    if isinstance(task, KeyedTask):
+        return KeyedAttempt(context=context, task=task, number=number, listen=listen)
+    return Attempt(context=context, task=task, number=number, listen=listen)
+
+
 def peak_bytes() -> int:
-    """Most memory that this process has had so far."""
-    # Not getrusage where it can be helped: on Linux its maximum is inherited from the parent process.
+    """The peak memory of this process so far."""
+    # Not getrusage where it can be avoided: on Linux its maximum is inherited from the parent process.
     status = Path("/proc/self/status")
     if status.exists():
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024

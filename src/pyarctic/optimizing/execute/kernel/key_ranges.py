@@ -1,11 +1,11 @@
-"""A set of files sorted by many workers: some read, each of the others sorts and writes one range of keys.
+"""Sorting a set of files with many workers: some read, each of the others sorts and writes one range of keys.
 
-    sample   ─►  some keys of each file            ─►  the arrangement: which row belongs to which part
-    read     ─►  living rows of each file, by part  ─►  shuffle by part  ─►  sort, write
+    sample   ─►  some keys of each file           ─►  the row order: which row belongs to which part
+    read     ─►  live rows of each file, by part  ─►  shuffle by part  ─►  sort, write
 
-Between readers and writers rows travel as Arrow's own bytes, so whatever a table holds can travel, and whoever carries them
-need not understand them. Which part a row belongs to depends on the row alone: read again, it comes to the same part. Every
-file is accounted for by its reader, and what was read and written is counted apart.
+Rows travel from readers to writers as Arrow IPC bytes, so any column type can travel, and the engine that carries them need
+not understand them. The part of a row depends on the row alone: read again, it belongs to the same part. Every file is
+accounted for by its reader, and rows are counted both when they are read and when they are written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -24,139 +25,140 @@ from pyarctic.iceberg import file_from_json, file_to_json
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.manifest import IS_DATA
 from pyarctic.iceberg.read import filter_rows
+from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.external_sort import Sorter
-from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt, JobContext, peak_bytes
-from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionaries, hash_of
-from pyarctic.optimizing.execute.kernel.row_map import RunLog
+from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt, JobContext, peak_bytes
+from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionary_columns, find_runs, hash_files
+from pyarctic.optimizing.execute.kernel.row_map import RowMapLog
 from pyarctic.optimizing.execute.kernel.row_order import (
     POSITION,
     SOURCE,
-    Arrangement,
-    arranged,
+    RowOrder,
     count_parts,
+    make_row_order,
+    order_fields,
+    sample_rows,
     sample_step,
-    sampled_rows,
-    sources_of,
 )
-from pyarctic.optimizing.protocol.tasks import Task, TaskFailure, TaskResult
+from pyarctic.optimizing.protocol.job import Job
+from pyarctic.optimizing.protocol.result import TaskFailure, TaskResult
+from pyarctic.optimizing.protocol.task import Task
 
-PARCELS = pa.schema([("part", pa.int32()), ("account", pa.string()), ("rows", pa.binary())])
-"""What readers send: rows for a part, or the account of a file, which goes with any part."""
-_PARCEL_BYTES = 4 << 20
-
-
-def sample_keys(bench: JobContext, task: Task, sources: Iterable[int]) -> bytes:
-    """Some keys of the data files with these numbers, as Arrow's bytes."""
-    fields, step = sources_of(bench.job.metadata, task), sample_step(task)
-    parts = [sampled_rows(_attempt(bench, task, source).reading().files(), fields, step, living=True) for source in sources]
-    return _packed(pa.concat_batches(parts))
+PACKET_SCHEMA = pa.schema([("part", pa.int32()), ("account", pa.string()), ("rows", pa.binary())])
+"""What readers send: rows of a part, or the account of a file, which is sent with any part."""
+_PACKET_BYTES = 4 << 20
 
 
-class RangePartitioner:
-    """A task with the parts that it is divided into: on one worker, for one bench."""
-
-    def __init__(self, bench: JobContext, task: Task, sample: bytes) -> None:
-        """The parts are the same wherever this is made: they depend on the sample alone."""
-        self._bench = bench
-        self._task = task
-        self._arrangement = arranged(bench.job.metadata, task, unpacked(sample))
-
-    @property
-    def parts(self) -> int:
-        """How many there are."""
-        return self._arrangement.count
-
-    def parcels(self, source: int) -> Iterator[pa.RecordBatch]:
-        """The living rows of a data file, as PARCELS."""
-        return _Reader(self._task, self._bench, self._arrangement, source).parcels()
-
-    def written(self, parcels: Iterable[pa.RecordBatch], attempt: int) -> RangeResult:
-        """Sort and write all rows that came. Names of files tell the attempt; what it wrote is removed if it fails."""
-        with _Writer(self._task, self._bench, self._arrangement, attempt) as writer:
-            for batch in parcels:
-                for account, rows in zip(batch.column("account"), batch.column("rows"), strict=True):
-                    writer.take(account.as_py(), rows.as_py())
-            return writer.finish()
+def sample_keys(context: JobContext, task: Task, sources: Iterable[int]) -> bytes:
+    """Some keys of the data files with these numbers, as Arrow IPC bytes."""
+    fields, step = order_fields(context.job.metadata, task), sample_step(task)
+    readers = [_attempt_for_file(context, task, source).reader() for source in sources]
+    return _to_ipc(pa.concat_batches([sample_rows(reader.files(), fields, step, live_only=True) for reader in readers]))
 
 
 def combine_samples(samples: Iterable[bytes]) -> bytes:
-    """One sample of several."""
-    return _packed(pa.concat_batches([unpacked(sample) for sample in samples]))
+    """Concatenate samples."""
+    return _to_ipc(pa.concat_batches([_from_ipc(sample) for sample in samples]))
 
 
-def _attempt(bench: JobContext, task: Task, source: int) -> Attempt:
-    """For reading one data file, with the deletes that may hit it."""
+class RangePartitioner:
+    """Divides the rows of a task into parts, on one worker:
+
+    partitioner = RangePartitioner(context, task, sample)
+    packets = [packet for source in range(task.data.height) for packet in partitioner.read(source)]
+    result = partitioner.write(packets, attempt=0)  # on another worker, with the packets of one part
+    """
+
+    def __init__(self, context: JobContext, task: Task, sample: bytes) -> None:
+        """The parts are the same on all workers: they depend on the sample alone."""
+        self._context = context
+        self._task = task
+        self._order = make_row_order(context.job.metadata, task, _from_ipc(sample))
+
+    @property
+    def parts(self) -> int:
+        """The number of parts."""
+        return self._order.count
+
+    def read(self, source: int) -> Iterator[pa.RecordBatch]:
+        """The live rows of a data file, as packets (PACKET_SCHEMA)."""
+        return _FileReader(self._task, self._context, self._order, source).packets()
+
+    def write(self, packets: Iterable[pa.RecordBatch], attempt: int) -> RangeResult:
+        """Sort and write the rows of packets. File names have the number of the attempt; all are removed if it fails."""
+        with _RangeWriter(self._task, self._context, self._order, attempt) as writer:
+            for batch in packets:
+                for account, rows in zip(batch.column("account"), batch.column("rows"), strict=True):
+                    writer.add(account.as_py(), rows.as_py())
+            return writer.finish()
+
+
+def _attempt_for_file(context: JobContext, task: Task, source: int) -> Attempt:
+    """An attempt that reads one data file, with the deletes that may apply to it."""
     path = task.data["file_path"][source]
-    about = pl.col("referenced_data_file")
-    wanted = pl.when(IS_DATA).then(pl.col("file_path") == path).otherwise(about.is_null() | (about == path))
-    alone = replace(task, files=task.files.filter(wanted))
-    return Attempt(bench=bench, task=alone, number=0, listen=lambda _: None)
+    referenced = pl.col("referenced_data_file")
+    is_needed = pl.when(IS_DATA).then(pl.col("file_path") == path).otherwise(referenced.is_null() | (referenced == path))
+    return Attempt(context=context, task=replace(task, files=task.files.filter(is_needed)))
 
 
-class _Reader:
+class _FileReader:
     """Reads one data file."""
 
-    def __init__(self, task: Task, bench: JobContext, arrangement: Arrangement, source: int) -> None:
-        self._attempt = _attempt(bench, task, source)
-        self._arrangement = arrangement
+    def __init__(self, task: Task, context: JobContext, order: RowOrder, source: int) -> None:
+        self._attempt = _attempt_for_file(context, task, source)
+        self._order = order
         self._source = source
-        self._fields = (*bench.job.metadata.schema().fields, *bench.lineage)
-        self._hash = ContentHash() if bench.job.verify else None
-        self._rows_in = self._living = 0
+        self._fields = context.output_fields
+        self._hash = ContentHash() if context.job.verify else None
+        self._rows_in = self._live_rows = 0
 
-    def parcels(self) -> Iterator[pa.RecordBatch]:
+    def packets(self) -> Iterator[pa.RecordBatch]:
         started = time.process_time()
-        for file in self._attempt.reading().files():
-            for piece, alive in file.live_batches(self._fields):
-                rows = file.project(piece, self._fields)
-                at = np.arange(rows.num_rows) if alive is None else np.flatnonzero(alive)
-                rows = rows if alive is None else filter_rows(rows, alive)
-                self._rows_in += piece.batch.num_rows
-                self._living += rows.num_rows
+        for file in self._attempt.reader().files():
+            for batch, is_live in file.live_batches(self._fields):
+                rows = file.project(batch, self._fields)
+                row_numbers = np.arange(rows.num_rows) if is_live is None else np.flatnonzero(is_live)
+                rows = rows if is_live is None else filter_rows(rows, is_live)
+                self._rows_in += batch.batch.num_rows
+                self._live_rows += rows.num_rows
                 if self._hash is not None:
                     self._hash.add(rows)
-                yield from self._by_part(rows, at + piece.position)
+                yield from self._packets_by_part(rows, row_numbers + batch.position)
         account = {
             "source": self._source,
             "rows_in": self._rows_in,
-            "living": self._living,
+            "live_rows": self._live_rows,
             "hash": self._hash.text() if self._hash else None,
             "cpu_seconds": time.process_time() - started,
         }
-        yield _parcel(self._source % self._arrangement.count, account=account)
+        yield _packet(self._source % self._order.count, account=account)
 
-    def _by_part(self, rows: pa.RecordBatch, positions: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:
-        parts = self._arrangement.parts(self._arrangement.columns(rows))
+    def _packets_by_part(self, rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        parts = self._order.parts(self._order.columns(rows))
         rows = rows.append_column(SOURCE, pa.array(np.full(rows.num_rows, self._source, np.int32)))
         rows = rows.append_column(POSITION, pa.array(positions))
-        order = np.argsort(parts, kind="stable")
-        taken, parts = rows.take(pa.array(order)), parts[order]
-        step = max(int(_PARCEL_BYTES * rows.num_rows / max(rows.nbytes, 1)), 1)
-        for start, end in _pieces(parts, step):
-            yield _parcel(int(parts[start]), rows=_packed(taken.slice(start, end - start)))
+        by_part = np.argsort(parts, kind="stable")
+        rows, parts = rows.take(pa.array(by_part)), parts[by_part]
+        packet_rows = max(int(_PACKET_BYTES * rows.num_rows / max(rows.nbytes, 1)), 1)
+        for run_start, run_end in find_runs(parts):
+            for start in range(run_start, run_end, packet_rows):
+                length = min(packet_rows, run_end - start)
+                yield _packet(int(parts[start]), rows=_to_ipc(rows.slice(start, length)))
 
 
-def _pieces(parts: np.ndarray[Any, np.dtype[np.int32]], step: int) -> Iterator[tuple[int, int]]:
-    """Runs of one part, of `step` rows at most."""
-    starts = np.flatnonzero(np.diff(parts, prepend=-1)).tolist()
-    for start, end in zip(starts, [*starts[1:], len(parts)], strict=True):
-        for at in range(start, end, step):
-            yield at, min(at + step, end)
+def _packet(part: int, *, account: dict[str, Any] | None = None, rows: bytes | None = None) -> pa.RecordBatch:
+    account_json = None if account is None else json.dumps(account)
+    return pa.RecordBatch.from_pylist([{"part": part, "account": account_json, "rows": rows}], schema=PACKET_SCHEMA)
 
 
-def _parcel(part: int, *, account: dict[str, Any] | None = None, rows: bytes | None = None) -> pa.RecordBatch:
-    told = None if account is None else json.dumps(account)
-    return pa.RecordBatch.from_pylist([{"part": part, "account": told, "rows": rows}], schema=PARCELS)
-
-
-def failure_parcel(failure: dict[str, Any]) -> pa.RecordBatch:
-    """What a reader sends that failed, instead of an account."""
-    return _parcel(0, account={"failure": failure})
+def failure_packet(failure: dict[str, Any]) -> pa.RecordBatch:
+    """What a reader that failed sends instead of an account."""
+    return _packet(0, account={"failure": failure})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeResult:
-    """What a writer has to tell: its files, and the accounts that came with its rows."""
+    """What a writer produced: its files, and the accounts that came with its rows."""
 
     attempt: int
     files: tuple[dict[str, Any], ...]
@@ -170,30 +172,33 @@ class RangeResult:
 
     @property
     def paths(self) -> set[str]:
+        """All files that were written."""
         return {file["path"] for file in self.files} | ({self.row_map} if self.row_map else set())
 
     def to_json(self) -> dict[str, Any]:
+        """This result as a JSON document."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
+        """The result of a JSON document."""
         return cls(**document | {"files": tuple(document["files"]), "accounts": tuple(document["accounts"])})
 
 
-class _Writer:
+class _RangeWriter:
     """Writes the rows of one part, or of several."""
 
-    def __init__(self, task: Task, bench: JobContext, arrangement: Arrangement, attempt: int) -> None:
-        self._attempt = Attempt(bench=bench, task=task, number=attempt, listen=lambda _: None)
-        self._arrangement = arrangement
-        self._fields = (*bench.job.metadata.schema().fields, *bench.lineage)
-        self._log = RunLog()
+    def __init__(self, task: Task, context: JobContext, order: RowOrder, attempt: int) -> None:
+        self._attempt = Attempt(context=context, task=task, number=attempt)
+        self._order = order
+        self._fields = context.output_fields
+        self._log = RowMapLog()
         self._outputs = Outputs(self._attempt)
-        self._counts: dict[int, int] = {}
+        self._part_rows: dict[int, int] = {}
         self._accounts: list[dict[str, Any]] = []
         self._started = time.process_time()
-        memory = bench.job.memory_bytes // (2 * SHARE)
-        self._sorter = Sorter(arrangement.keys, memory, self._sample, sample_step=sample_step(task))
+        memory = context.job.memory_bytes // (2 * MEMORY_SHARES)
+        self._sorter = Sorter(order.keys, memory, self._sample_first_key, sample_step=sample_step(task))
 
     def __enter__(self) -> Self:
         return self
@@ -204,33 +209,33 @@ class _Writer:
         if kind is not None:
             self._outputs.abort()
 
-    def take(self, account: str | None, rows: bytes | None) -> None:
+    def add(self, account: str | None, rows: bytes | None) -> None:
         if account is not None:
             self._accounts.append(json.loads(account))
         if rows is None:
             return
-        batch = unpacked(rows)
-        columns = self._arrangement.columns(batch)
-        count_parts(self._counts, self._arrangement.parts(columns))
+        batch = _from_ipc(rows)
+        columns = self._order.columns(batch)
+        count_parts(self._part_rows, self._order.parts(columns))
         for name, column in columns.items():
             batch = batch.append_column(name, column)
         self._sorter.add(batch)
 
-    def _sample(self) -> pl.Series:
-        """Keys of the parts that came."""
-        values = self._arrangement.sample
-        first = pl.Series(pl.from_arrow(next(iter(values.values()))))
-        return first.filter(pl.Series(np.isin(self._arrangement.parts(values), list(self._counts))))
+    def _sample_first_key(self) -> pl.Series:
+        """Some values of the first key of all rows, as far as they belong to parts that came."""
+        columns = self._order.sample
+        first_key = pl.Series(pl.from_arrow(next(iter(columns.values()))))
+        return first_key.filter(pl.Series(np.isin(self._order.parts(columns), list(self._part_rows))))
 
     def finish(self) -> RangeResult:
         target, names = self._attempt.target(), [field.name for field in self._fields]
-        # Files of a set that is not whole would never be asked for.
-        failed = any("failure" in account for account in self._accounts)
-        if self._counts and not failed:
-            self._outputs.dictionaries = dictionaries(self._attempt, self._attempt.task.data, self._fields)
+        # Files of an incomplete set would never be used.
+        has_failure = any("failure" in account for account in self._accounts)
+        if self._part_rows and not has_failure:
+            self._outputs.dictionaries = dictionary_columns(self._attempt, self._attempt.task.data, self._fields)
             for batch in self._sorter.batches():
                 self._log.add_rows(batch.column(SOURCE).to_numpy(), batch.column(POSITION).to_numpy())
-                self._outputs.write_parts(target, self._arrangement, batch, batch.select(names), self._counts)
+                self._outputs.write_parts(batch, batch.select(names), target, self._order, self._part_rows)
         files = self._outputs.finish()
         verify = self._attempt.job.verify
         return RangeResult(
@@ -239,48 +244,66 @@ class _Writer:
             accounts=tuple(self._accounts),
             rows_out=sum(file.record_count for file in files),
             row_map=self._log.save(target, self._attempt.task.data["file_path"].to_list(), files),
-            hash_out=hash_of(self._attempt, files, self._fields) if verify else None,
+            hash_out=hash_files(self._attempt, files, self._fields) if verify else None,
             cpu_seconds=time.process_time() - self._started,
             peak_bytes=peak_bytes(),
         )
 
 
-def combine_results(bench: JobContext, task: Task, attempt: int, written: Iterable[RangeResult]) -> TaskResult | TaskFailure:
-    """The outcome of a task, of what its writers tell."""
-    told = list(written)
-    accounts = [account for one in told for account in one.accounts]
-    failures = [account["failure"] for account in accounts if "failure" in account]
-    if failures:
-        return TaskFailure(**failures[0])
-    if sorted(account["source"] for account in accounts) != list(range(task.data.height)):
-        return TaskFailure(
-            task=task.id,
-            attempt=attempt,
-            code="internal",
-            detail=f"{task.data.height} files were to be read, and {len(accounts)} accounts of them came",
-        )
-    job = bench.job
-    add = [file_from_json(file, bench.decoder) for one in told for file in one.files]
-    maps = [one.row_map for one in told if one.row_map is not None]
-    rows_in = sum(account["rows_in"] for account in accounts)
+def combine_results(
+    context: JobContext, task: Task, attempt: int, results: Iterable[RangeResult]
+) -> TaskResult | TaskFailure:
+    """The outcome of a task, from the results of its writers."""
+    results = list(results)
+    accounts = [account for result in results for account in result.accounts]
+    failure = _find_failure(task, attempt, accounts)
+    if failure is not None:
+        return failure
+    row_maps = [result.row_map for result in results if result.row_map is not None]
+    read = {name: sum(account[name] for account in accounts) for name in ("rows_in", "live_rows", "cpu_seconds")}
     return TaskResult(
         task=task.id,
         attempt=attempt,
-        add=tuple(replace(file, data_sequence_number=job.sequence_number) for file in add),
-        rows_in=rows_in,
-        rows_deleted=rows_in - sum(account["living"] for account in accounts),
-        rows_out=sum(one.rows_out for one in told),
-        hash_in=ContentHash.sum_of([account["hash"] for account in accounts]) if job.verify else None,
-        hash_out=ContentHash.sum_of([one.hash_out for one in told if one.hash_out]) if job.verify else None,
-        row_map=maps[0] if maps else None,
-        more_row_maps=tuple(maps[1:]),
+        add=tuple(file for result in results for file in _parse_files(context, result)),
+        rows_in=read["rows_in"],
+        rows_deleted=read["rows_in"] - read["live_rows"],
+        rows_out=sum(result.rows_out for result in results),
+        hash_in=_sum_hashes(context.job, [account["hash"] for account in accounts]),
+        hash_out=_sum_hashes(context.job, [result.hash_out for result in results]),
+        row_map=next(iter(row_maps), None),
+        more_row_maps=tuple(row_maps[1:]),
         bytes_read=int(task.files["file_size_bytes"].sum()),
-        cpu_seconds=sum(one.cpu_seconds for one in told) + sum(account["cpu_seconds"] for account in accounts),
-        peak_bytes=max((one.peak_bytes for one in told), default=0),
+        cpu_seconds=read["cpu_seconds"] + sum(result.cpu_seconds for result in results),
+        peak_bytes=max((result.peak_bytes for result in results), default=0),
     )
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _find_failure(task: Task, attempt: int, accounts: list[dict[str, Any]]) -> TaskFailure | None:
+    """Why a task failed: a reader failed, or files are not accounted for exactly once."""
+    for account in accounts:
+        if "failure" in account:
+            return TaskFailure(**account["failure"])
+    if sorted(account["source"] for account in accounts) == list(range(task.data.height)):
+        return None
+    return TaskFailure(
+        task=task.id,
+        attempt=attempt,
+        code="internal",
+        detail=f"{task.data.height} files were to be read, and {len(accounts)} accounts of them came",
+    )
+
+
+def _parse_files(context: JobContext, result: RangeResult) -> Iterator[NewFile]:
+    for file in result.files:
+        yield replace(file_from_json(file, context.decoder), data_sequence_number=context.job.sequence_number)
+
+
+def _sum_hashes(job: Job, hashes: Iterable[str | None]) -> str | None:
+    """The hash of all rows, if the job verifies them."""
+    return ContentHash.sum_of([text for text in hashes if text]) if job.verify else None
+
+
+def _to_ipc(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
@@ -288,7 +311,6 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpacked(data: bytes) -> pa.RecordBatch:
-    """One batch, as it was packed."""
+def _from_ipc(data: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

@@ -1,12 +1,13 @@
-"""The files of a keyed table's task: changes are merged into the rows of Base, one row per key, by the rule of scans.
+"""The files of a keyed table's task: changes are merged into the rows of the base store, one row per key, as scans do it.
 
-Rows of files that are written anew come first, then inserted ones; all that are not the last word of their key are left out.
-Of files that stay, the positions of such rows are written, together with those that were dead already.
+Rows of rewritten files come first, then inserted ones; all rows that are not the latest version of their key are left out.
+For kept files, the positions of such rows are written, together with those that were deleted before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from types import TracebackType
@@ -17,17 +18,9 @@ import polars as pl
 from pyarctic.iceberg.delete import PARTITION_SCOPED
 from pyarctic.iceberg.read import DataFileReader, TableView
 from pyarctic.iceberg.write import NewFile, write_position_deletes
-from pyarctic.optimizing.execute.kernel.copy_row_groups import adopted
-from pyarctic.optimizing.execute.kernel.inputs import Attempt
-from pyarctic.optimizing.protocol.tasks import KeyedTask
-from pyarctic.tables.format import (
-    Node,
-    PrimaryKey,
-    StoreTarget,
-    parse_change_file_names,
-    parse_file_names,
-    read_change_files,
-)
+from pyarctic.optimizing.execute.kernel.copy_row_groups import adopt_file
+from pyarctic.optimizing.execute.kernel.inputs import KeyedAttempt
+from pyarctic.tables.format import Node, PrimaryKey, parse_change_file_names, parse_file_names, read_change_files
 from pyarctic.tables.read import (
     KeyVersions,
     MergedBaseFile,
@@ -41,113 +34,104 @@ from pyarctic.tables.read import (
 
 
 class KeyedFiles:
-    """Files of both stores, their rows judged together."""
+    """Files of both stores, with the versions of their keys resolved."""
 
-    def __init__(self, attempt: Attempt, keyed: KeyedTask) -> None:
-        job = attempt.job
+    def __init__(self, attempt: KeyedAttempt) -> None:
+        job, task = attempt.job, attempt.task
         self._attempt = attempt
-        self._node = Node.of_id(keyed.node_id)
+        self._node = Node.of_id(task.node_id)
         self._key = PrimaryKey.of(job.metadata, job.table)
-        self._base_reading = attempt.reading()
-        view = TableView(name=job.table, metadata=job.metadata, io=attempt.bench.io)
-        self._change_reading = read_change_files(view, keyed.changes)
-        base = parse_file_names(self._base_reading.numbered(), "base")
-        base, self._changes = rank_transactions(base, parse_change_file_names(self._change_reading.numbered()))
-        is_kept = pl.col("file_path").is_in(list(keyed.kept))
-        self._base, self._replaced, self._kept = base, base.filter(~is_kept), base.filter(is_kept)
+        self._base_reader = attempt.reader()
+        view = TableView(name=job.table, metadata=job.metadata, io=attempt.context.io)
+        self._change_reader = read_change_files(view, task.changes)
+        base = parse_file_names(self._base_reader.numbered(), "base")
+        base, self._changes = rank_transactions(base, parse_change_file_names(self._change_reader.numbered()))
+        is_kept = pl.col("file_path").is_in(list(task.kept))
+        self._replaced, self._kept = base.filter(~is_kept), base.filter(is_kept)
         self._inserts = self._changes.filter(pl.col("kind") != "ED")
-        self._shareable = set(keyed.shareable)
-        self.paths: list[str] = self._replaced["file_path"].to_list()
-        self.restated: list[str] = []
-        self.shared: list[NewFile] = []
-        later = competing_base_files(base, self._inserts)
-        rows = int(self._changes["record_count"].sum()) + int(later["record_count"].sum())
-        self._words = KeyVersions(job.memory_bytes, rows, check_ties=has_concurrent_inserts(self._changes))
-        self._speakers = chain(self._of_changes(self._changes), self._of_base(later))
+        self.replaced_paths: list[str] = self._replaced["file_path"].to_list()
+        self.files_with_rewritten_deletes: list[str] = []
+        self.shared_files: list[NewFile] = []
+        competing = competing_base_files(base, self._inserts)
+        rows = int(self._changes["record_count"].sum()) + int(competing["record_count"].sum())
+        self._versions = KeyVersions(job.memory_bytes, rows, check_ties=has_concurrent_inserts(self._changes))
+        self._version_files = chain(self._open_changes(self._changes), self._open_base(competing))
 
     def __enter__(self) -> Self:
         if self._changes.height:
             try:
-                resolve([*self._written, *self._staying], self._speakers, self._words)
-                self._share()
+                resolve([*self._written_files, *self._kept_files], self._version_files, self._versions)
+                self._share_inserts()
             except BaseException as error:
-                self._words.__exit__(type(error), error, None)
+                self._versions.__exit__(type(error), error, None)
                 raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._words.__exit__(kind, error, trace)
+        self._versions.__exit__(kind, error, trace)
 
-    def _share(self) -> None:
-        """Leave out files of inserts that can be part of Base as they are."""
-        for file in self._written:
-            if file.path not in self._shareable or len(file.find_deleted_positions()):
+    def _share_inserts(self) -> None:
+        """Leave out insert files that can become part of the base store as they are."""
+        shareable = set(self._attempt.task.shareable)
+        for file in self._written_files:
+            if file.path not in shareable or len(file.find_deleted_positions()):
                 continue
-            found = adopted(self._attempt, file)
-            if found is not None and found.record_count == file.row["record_count"]:
-                self.shared.append(found)
-        paths = [file.path for file in self.shared]
+            adopted = adopt_file(self._attempt, file)
+            if adopted is not None and adopted.record_count == file.row["record_count"]:
+                self.shared_files.append(adopted)
+        paths = [file.path for file in self.shared_files]
         self._inserts = self._inserts.filter(~pl.col("file_path").is_in(paths))
-        self._written = [file for file in self._written if file.path not in paths]
+        self._written_files = [file for file in self._written_files if file.path not in paths]
 
     @property
-    def listed(self) -> pl.DataFrame:
+    def file_list(self) -> pl.DataFrame:
+        """The files as rows of a file list."""
         return pl.concat([self._replaced, self._inserts], how="diagonal")
 
     @cached_property
-    def _written(self) -> list[MergedFile]:
-        return [*self._of_base(self._replaced), *self._of_changes(self._inserts)]
+    def _written_files(self) -> list[MergedFile]:
+        return [*self._open_base(self._replaced), *self._open_changes(self._inserts)]
 
     @cached_property
-    def _staying(self) -> list[MergedFile]:
-        return list(self._of_base(self._kept))
+    def _kept_files(self) -> list[MergedFile]:
+        return list(self._open_base(self._kept))
 
-    def _of_base(self, files: pl.DataFrame) -> Iterator[MergedFile]:
+    def _open_base(self, files: pl.DataFrame) -> Iterator[MergedFile]:
         for row in files.iter_rows(named=True):
-            yield MergedBaseFile(self._base_reading, row, self._key, self._own_part(row["node_id"]))
+            yield MergedBaseFile(self._base_reader, row, self._key, self._node_filter(row["node_id"]))
 
-    def _of_changes(self, files: pl.DataFrame) -> Iterator[MergedFile]:
+    def _open_changes(self, files: pl.DataFrame) -> Iterator[MergedFile]:
         for row in files.iter_rows(named=True):
-            yield MergedChangeFile(self._change_reading, row, self._key, self._own_part(row["node_id"]))
+            yield MergedChangeFile(self._change_reader, row, self._key, self._node_filter(row["node_id"]))
 
-    def _own_part(self, node_id: int) -> Node | None:
-        """The task's node, if a file holds rows of others as well."""
+    def _node_filter(self, node_id: int) -> Node | None:
+        """The task's node, if a file also holds rows of other nodes."""
         return None if Node.of_id(node_id).is_within(self._node) else self._node
 
     def files(self) -> Iterator[DataFileReader]:
-        return iter(self._written)
+        """The files in the order in which their rows are written."""
+        return iter(self._written_files)
 
     def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
-        return chain(self._of_base(self._replaced), self._of_changes(self._inserts))
+        """The files, for a sample of rows of which some may be superseded."""
+        return chain(self._open_base(self._replaced), self._open_changes(self._inserts))
 
-    def untouched(self) -> pl.DataFrame:
-        """Changes may hit any row, or none; that is seen when they are asked."""
-        return self.listed
+    def files_without_deletes(self) -> pl.DataFrame:
+        """All files: whether changes supersede any of their rows is known only when they are read."""
+        return self.file_list
 
-    def deletes(self) -> Iterator[NewFile]:
-        """Each about one data file: then it can be replaced by the next, and leaves together with its file."""
-        for file in self._staying:
+    def write_deletes(self) -> Iterator[NewFile]:
+        """Write delete files, each for one data file: then it can be replaced by the next one, and is removed together with
+        its data file."""
+        for file in self._kept_files:
             known = file.named_positions()
-            dead = file.positions_in_node(file.find_deleted_positions())
+            positions = file.positions_in_node(file.find_deleted_positions())
             self._attempt.progress(0, 0)
-            # A file of several tasks must be told by all of them, or by none; a delete file about several files likewise.
-            shares = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
-            if file.node is None and not shares and len(dead) == len(known):
+            # If several tasks read a file, all of them must list its deletes, or none; likewise if it shares a delete file.
+            shares_deletes = file.row[f"{PARTITION_SCOPED}_to"] > file.row[f"{PARTITION_SCOPED}_from"]
+            if file.node is None and not shares_deletes and len(positions) == len(known):
                 continue
-            self.restated.append(file.path)
-            if len(dead):
-                yield write_position_deletes(self._target(file), {file.path: dead})
-
-    def _target(self, file: MergedFile) -> StoreTarget:
-        place = self._attempt.target()
-        assert isinstance(place, StoreTarget)  # noqa: S101  # of a keyed table
-        return StoreTarget(
-            metadata=place.metadata,
-            io=place.io,
-            spec_id=place.spec_id,
-            partition=place.partition,
-            names=place.names,
-            node_id=file.row["node_id"],
-            kind="PD",
-            transaction_id=place.transaction_id,
-        )
+            self.files_with_rewritten_deletes.append(file.path)
+            if len(positions):
+                target = replace(self._attempt.target(), node_id=file.row["node_id"], kind="PD")
+                yield write_position_deletes(target, {file.path: positions})

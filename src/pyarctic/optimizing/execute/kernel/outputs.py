@@ -1,4 +1,4 @@
-"""The data files that a task writes, and the content hash of what is in them."""
+"""The data files that a task writes, and the content hash of their rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import arrow_schema
 from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy
 from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema
-from pyarctic.optimizing.execute.kernel.dictionaries import worthy_columns
-from pyarctic.optimizing.execute.kernel.inputs import SHARE, Attempt
-from pyarctic.optimizing.execute.kernel.row_order import Arrangement
+from pyarctic.optimizing.execute.kernel.dictionaries import find_dictionary_columns
+from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt
+from pyarctic.optimizing.execute.kernel.row_order import RowOrder
 
 _ONE_FILE = 2
-"""A file that must not be divided becomes so many times as large as others before it is."""
+"""A part that should be one file is divided only beyond this many times the target size."""
 
 
 class Outputs:
@@ -32,87 +32,98 @@ class Outputs:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self.dictionaries: list[str] | None = None
-        self._done: list[NewFile] = []
-        self._place: tuple[str, int] | None = None
-        self._writer: DataFileWriter | None = None
+        self._files: list[NewFile] = []
+        self._open: tuple[tuple[str, int], DataFileWriter] | None = None
+        """The partition and the part that are being written, and their writer."""
 
-    def begin(self, place: FileTarget, part: int = 0, *, rows: int | None = None, one_file: bool = False) -> None:
-        """The rows that follow go to a part of this partition; `rows` of them are expected, and maybe all in one file."""
-        if self._place == (PartitionDecoder.key_of(place.partition), part):
+    def write(
+        self,
+        rows: pa.RecordBatch,
+        target: FileTarget,
+        part: int = 0,
+        *,
+        expected_rows: int | None = None,
+        one_file: bool = False,
+    ) -> None:
+        """Write rows of a part of a partition. All rows of one part are written consecutively. `expected_rows` are those of
+        the complete part, which should make one file if `one_file`."""
+        if not rows.num_rows:
             return
-        self._close()
-        task, job = self._attempt.task, self._attempt.job
-        self._place = (PartitionDecoder.key_of(place.partition), part)
-        self._writer = DataFileWriter(
-            place,
-            extra_fields=self._attempt.bench.lineage,
-            sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
-            rolling=RollingPolicy(target_bytes=task.target_bytes * (_ONE_FILE if one_file else 1), expected_rows=rows),
-            dictionaries=self.dictionaries,
-            memory_bytes=job.memory_bytes // SHARE,
-        )
+        key = (PartitionDecoder.key_of(target.partition), part)
+        if self._open is None or self._open[0] != key:
+            self._close()
+            self._open = (key, self._new_writer(target, expected_rows, one_file=one_file))
+        self._open[1].write(rows)
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        assert self._writer is not None  # noqa: S101  # `begin` comes first
-        if rows.num_rows:
-            self._writer.write(rows)
+    def _new_writer(self, target: FileTarget, expected_rows: int | None, *, one_file: bool) -> DataFileWriter:
+        task, job = self._attempt.task, self._attempt.job
+        target_bytes = task.target_bytes * (_ONE_FILE if one_file else 1)
+        return DataFileWriter(
+            target,
+            extra_fields=self._attempt.context.lineage,
+            sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
+            rolling=RollingPolicy(target_bytes=target_bytes, expected_rows=expected_rows),
+            dictionaries=self.dictionaries,
+            memory_bytes=job.memory_bytes // MEMORY_SHARES,
+        )
 
     def write_parts(
         self,
-        place: FileTarget,
-        arrangement: Arrangement,
         batch: pa.RecordBatch,
         rows: pa.RecordBatch,
-        counts: Mapping[int, int],
+        target: FileTarget,
+        order: RowOrder,
+        part_rows: Mapping[int, int],
     ) -> None:
         """Write sorted rows of one partition; where parts are files, a file ends with its part. `batch` has the rows with
-        what they are sorted by, `counts` tells how many there are in each part."""
-        if not arrangement.parts_are_files:
-            self.begin(place, rows=sum(counts.values()))
-            self.write(rows)
+        their sort columns, `part_rows` the number of rows in each part."""
+        if not order.parts_are_files:
+            self.write(rows, target, expected_rows=sum(part_rows.values()))
             return
-        parts = arrangement.parts({name: batch.column(name) for name in (key.column for key in arrangement.keys)})
-        for start, end in runs(parts):
+        parts = order.parts({key.column: batch.column(key.column) for key in order.keys})
+        for start, end in find_runs(parts):
             part = int(parts[start])
-            self.begin(place, part, rows=counts[part], one_file=arrangement.files(part) == 1)
-            self.write(rows.slice(start, end - start))
+            one_file = order.files_in(part) == 1
+            self.write(rows.slice(start, end - start), target, part, expected_rows=part_rows[part], one_file=one_file)
 
-    def take(self, files: list[NewFile]) -> None:
-        """Files that somebody else has written."""
-        self._done += files
+    def add(self, files: list[NewFile]) -> None:
+        """Take over files that were written elsewhere."""
+        self._files += files
 
     def finish(self) -> list[NewFile]:
+        """Close all files, and return them."""
         self._close()
-        return self._done
+        return self._files
 
     def _close(self) -> None:
-        if self._writer is not None:
-            self._done += self._writer.close()
-            self._writer = None
+        if self._open is not None:
+            self._files += self._open[1].close()
+            self._open = None
 
     def abort(self) -> None:
-        if self._writer is not None:
-            self._writer.abort()
-        remove_quietly(self._attempt.bench.io, [file.path for file in self._done])
+        """Remove all files."""
+        if self._open is not None:
+            self._open[1].abort()
+        remove_quietly(self._attempt.context.io, [file.path for file in self._files])
 
 
-def runs(codes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Where runs of equal numbers begin and end."""
+def find_runs(codes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Where runs of equal numbers start and end."""
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     return zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True)
 
 
-def dictionaries(attempt: Attempt, files: pl.DataFrame, fields: Sequence[NestedField]) -> list[str] | None:
-    """The columns that are worth a dictionary, as the files that are read tell."""
-    parquet = files.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
-    return worthy_columns(attempt.bench.io, parquet, attempt.job.metadata.name_mapping(), file_schema(fields))
+def dictionary_columns(attempt: Attempt, files: pl.DataFrame, fields: Sequence[NestedField]) -> list[str] | None:
+    """The columns that are worth a dictionary, according to the files that are read."""
+    paths = files.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
+    return find_dictionary_columns(attempt.context.io, paths, attempt.job.metadata.name_mapping(), file_schema(fields))
 
 
-def hash_of(attempt: Attempt, files: Iterable[NewFile], fields: Sequence[NestedField]) -> str:
-    """Of what is in the files now, read again."""
-    found, names = ContentHash(), [field.name for field in fields]
+def hash_files(attempt: Attempt, files: Iterable[NewFile], fields: Sequence[NestedField]) -> str:
+    """The content hash of files, which are read again."""
+    content, names = ContentHash(), [field.name for field in fields]
     for file in files:
-        with open_input(attempt.bench.io, file.path) as stream:
+        with open_input(attempt.context.io, file.path) as stream:
             for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
-                found.add(batch.select(names).cast(arrow_schema(fields)))
-    return found.text()
+                content.add(batch.select(names).cast(arrow_schema(fields)))
+    return content.text()

@@ -1,4 +1,4 @@
-"""The files whose rows a task writes anew, of a table without a key."""
+"""The files whose rows a task writes. Tables without a key read the task's data files as they are."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from pyarctic.optimizing.execute.kernel.inputs import Attempt
 
 
 class Sources(Protocol):
-    """Used within a `with` block."""
+    """The inputs of a merge, to be used within a `with` block."""
 
-    paths: list[str]
-    """Those that the task replaces, so that it must be known where their rows went."""
-    restated: list[str]
-    """Files that stay, and of which all dead rows are named by what `deletes` has written."""
-
-    shared: list[NewFile]
+    replaced_paths: list[str]
+    """The files that the task replaces, so that the new positions of their rows must be known."""
+    files_with_rewritten_deletes: list[str]
+    """Kept files whose deleted rows are all listed by the files that `write_deletes` has written."""
+    shared_files: list[NewFile]
     """Files that become part of the table as they are."""
 
     def __enter__(self) -> Self: ...
@@ -31,51 +30,51 @@ class Sources(Protocol):
     ) -> None: ...
 
     @property
-    def listed(self) -> pl.DataFrame:
-        """Their rows of a file list."""
+    def file_list(self) -> pl.DataFrame:
+        """The files as rows of a file list."""
         ...
 
     def files(self) -> Iterator[DataFileReader]:
-        """In the order in which their rows are written."""
+        """The files in the order in which their rows are written."""
         ...
 
     def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
-        """For a look at their rows that need not know which are dead."""
+        """The files, for a sample of rows of which some may be deleted."""
         ...
 
-    def untouched(self) -> pl.DataFrame:
-        """Those of which no row is known to be dead."""
+    def files_without_deletes(self) -> pl.DataFrame:
+        """The files of which no row is known to be deleted."""
         ...
 
-    def deletes(self) -> Iterator[NewFile]:
-        """Write delete files for files that stay."""
+    def write_deletes(self) -> Iterator[NewFile]:
+        """Write delete files for files that are kept."""
         ...
 
 
 @dataclass(kw_only=True)
 class RowCount:
-    """Rows that were read, for the proof."""
+    """The number of rows that were read, for the proof."""
 
     rows: int = 0
-    brought: int = 0
-    """Of files that are not replaced."""
+    from_changes: int = 0
+    """Rows of files that are not replaced."""
 
     def add(self, file: DataFileReader, rows: int, *, is_replaced: bool) -> None:
-        """All that was read of a file."""
-        own = rows - file.skipped
-        self.rows += own
-        self.brought += 0 if is_replaced else own
+        """Count the rows that were read of a file."""
+        own_rows = rows - file.skipped
+        self.rows += own_rows
+        self.from_changes += 0 if is_replaced else own_rows
 
 
-class OwnFiles:
-    """The task's data files, with the deletes that hit them. Files that stay are tasks of their own."""
+class TaskFiles:
+    """The task's data files, with the deletes that apply to them. Files that are kept have tasks of their own."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self.listed = attempt.task.data
-        self.paths: list[str] = self.listed["file_path"].to_list()
-        self.restated: list[str] = []
-        self.shared: list[NewFile] = []
+        self.file_list = attempt.task.data
+        self.replaced_paths: list[str] = self.file_list["file_path"].to_list()
+        self.files_with_rewritten_deletes: list[str] = []
+        self.shared_files: list[NewFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -84,14 +83,18 @@ class OwnFiles:
         pass
 
     def files(self) -> Iterator[DataFileReader]:
-        return self._attempt.reading().files()
+        """The files in the order in which their rows are written."""
+        return self._attempt.reader().files()
 
     def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
-        return self._attempt.reading().files_without_equality_deletes()
+        """The files, for a sample of rows of which some may be deleted."""
+        return self._attempt.reader().files_without_equality_deletes()
 
-    def untouched(self) -> pl.DataFrame:
+    def files_without_deletes(self) -> pl.DataFrame:
+        """The files of which no row is known to be deleted."""
         matches = self._attempt.matches
         return matches.data.filter(~matches.has_deletes)
 
-    def deletes(self) -> Iterator[NewFile]:
+    def write_deletes(self) -> Iterator[NewFile]:
+        """No files are kept."""
         return iter(())

@@ -1,0 +1,51 @@
+"""What all tasks of one plan share, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from pyarctic.iceberg import trim_metadata
+
+_KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What the tasks of one plan share: the table as it was when they were planned, and how to work."""
+
+    id: str
+    table: str
+    metadata: TableMetadata
+    """Without snapshots, and with only those properties that say how files are written and read."""
+    snapshot_id: int | None
+    sequence_number: int | None
+    """The data sequence number of rewritten files; None: that of their commit."""
+    memory_bytes: int
+    verify: bool = False
+    """Compare the content of input and output by hash."""
+
+    @property
+    def keeps_lineage(self) -> bool:
+        """Whether rows have ids that a rewrite must keep."""
+        return self.metadata.format_version >= 3
+
+    def to_json(self) -> dict[str, Any]:
+        """This job as a JSON document."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"metadata": json.loads(self.metadata.model_dump_json())}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The job of a JSON document."""
+        metadata = TableMetadataUtil.parse_raw(json.dumps(document["metadata"]))
+        return cls(**{**document, "metadata": metadata})
+
+
+def job_metadata(metadata: TableMetadata) -> TableMetadata:
+    """The part of a table's metadata that tasks need."""
+    return trim_metadata(metadata, lambda key: key.startswith(_KEPT_PROPERTIES))

@@ -1,0 +1,124 @@
+"""Outcomes and progress of tasks, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from pyiceberg.table.metadata import TableMetadata
+
+from pyarctic.errors import ArcticError
+from pyarctic.iceberg import file_from_json, file_to_json
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.write import NewFile
+
+_PATH_FIELDS = ("files_with_rewritten_deletes", "shared_files", "more_row_maps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What an attempt produced: files that are not part of a table yet, and the row counts that prove them."""
+
+    task: int
+    attempt: int
+    add: tuple[NewFile, ...]
+    rows_in: int
+    rows_deleted: int
+    rows_out: int
+    rows_from_changes: int = 0
+    """Those of `rows_in` that came from the change store."""
+    copied_rows: int = 0
+    """Those of `rows_out` that were copied without decoding them."""
+    files_with_rewritten_deletes: tuple[str, ...] = ()
+    """Kept data files whose deleted rows are all listed by new position deletes."""
+    shared_files: tuple[str, ...] = ()
+    """Those of the files to add that already exist in the change store, and stay there."""
+    hash_in: str | None = None
+    hash_out: str | None = None
+    row_map: str | None = None
+    """A Parquet file as ROW_MAP_SCHEMA, to be removed after the commit."""
+    more_row_maps: tuple[str, ...] = ()
+    """The row maps of the other ranges, if the attempt was divided."""
+    bytes_read: int = 0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    """The peak memory of the attempt's process so far."""
+
+    @property
+    def row_maps(self) -> tuple[str, ...]:
+        """All row maps."""
+        return ((self.row_map,) if self.row_map else ()) + self.more_row_maps
+
+    @property
+    def written(self) -> set[str]:
+        """The files that the attempt wrote for the table."""
+        return {file.path for file in self.add}.difference(self.shared_files)
+
+    @property
+    def paths(self) -> set[str]:
+        """All files that the attempt wrote."""
+        return self.written.union(self.row_maps)
+
+    def to_json(self) -> dict[str, Any]:
+        """This result as a JSON document."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"add": [file_to_json(file) for file in self.add]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
+        """The result of a JSON document."""
+        decoder = PartitionDecoder(metadata)
+        add = tuple(file_from_json(file, decoder) for file in document["add"])
+        paths = {name: tuple(document[name]) for name in _PATH_FIELDS}
+        return cls(**{**document, "add": add, **paths})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailure:
+    """Why an attempt failed."""
+
+    task: int
+    attempt: int
+    code: str
+    detail: str
+    hint: str | None = None
+    retryable: bool = False
+    partition: str | None = None
+
+    @classmethod
+    def of(cls, task: int, attempt: int, error: BaseException) -> Self:
+        """The failure that an exception stands for."""
+        if isinstance(error, ArcticError):
+            return cls(
+                task=task,
+                attempt=attempt,
+                code=error.code,
+                detail=str(error),
+                hint=error.hint,
+                retryable=error.retryable,
+            )
+        detail = f"{type(error).__name__}: {error}".splitlines()[0]
+        if isinstance(error, OSError):
+            hint = "Check the storage, the free space on it and on $ARCTIC_SPILL_DIR, and try again."
+            return cls(task=task, attempt=attempt, code="unavailable", detail=detail, hint=hint, retryable=True)
+        return cls(task=task, attempt=attempt, code="internal", detail=detail)
+
+    def to_json(self) -> dict[str, Any]:
+        """This failure as a JSON document."""
+        return asdict(self)
+
+
+TaskOutcome = TaskResult | TaskFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an attempt is."""
+
+    task: int
+    rows: int = 0
+    bytes: int = 0
+
+
+ProgressListener = Callable[[Progress], None]

@@ -1,0 +1,171 @@
+"""Tasks of a plan, as data. Their JSON holds no secrets and can be read in any language."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import polars as pl
+
+from pyarctic.iceberg.manifest import FILE_SCHEMA, IS_DATA
+
+OptimizingKind = Literal["minor", "major", "full"]
+OPTIMIZING_KINDS: tuple[OptimizingKind, ...] = ("minor", "major", "full")
+Action = Literal["merge", "convert"]
+
+KEY_SHARE = 0.1
+"""Roughly the share of a file that its key columns take: the cost of probing a file that is kept."""
+_OMITTED_COLUMNS = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
+"""Columns of a file list that a task does not need."""
+_WIRE_SCHEMA = pl.Schema({name: dtype for name, dtype in FILE_SCHEMA.items() if name not in _OMITTED_COLUMNS})
+_KEYED_FIELDS = ("node_id", "changes", "kept", "transaction_id", "shareable")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A unit of rewriting: data files, and the delete files that apply to them.
+
+    A task survives a round trip through JSON: `Task.from_json(task.to_json())`."""
+
+    id: int
+    action: Action
+    """`merge` writes the live rows into new files. `convert` keeps the data files, finds the rows that equality deletes
+    apply to, and writes their positions."""
+    kind: OptimizingKind
+    partition: str
+    """The partition path, for people."""
+    files: pl.DataFrame
+    """Rows of a file list, data files and delete files."""
+    spec_id: int
+    partition_key: str | None
+    """The partition that rows are written to. None: the spec decides for each row."""
+    target_bytes: int
+    expected_rows: int
+    expected_bytes: int
+    sort: bool = False
+    """Whether rows are sorted: by `z_order` if it is given, else by the table's sort order."""
+    z_order: tuple[int, ...] = ()
+    """Ids of the columns that rows are clustered by."""
+    ranges: int = 1
+    """The number of key ranges that an engine may divide the work into. Outputs have no key in common either way."""
+    copy_least_rows: int | None = None
+    """Row groups with at least this many rows are copied as is if nothing in them changes; None: all are encoded again."""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> pl.DataFrame:
+        """The data files."""
+        return self.files.filter(IS_DATA)
+
+    @property
+    def deletes(self) -> pl.DataFrame:
+        """The delete files."""
+        return self.files.filter(~IS_DATA)
+
+    @property
+    def replaced(self) -> pl.DataFrame:
+        """The data files whose rows are rewritten."""
+        return self.data if self.action == "merge" else self.data.clear()
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of all files whose rows are read."""
+        return _size(self.data)
+
+    @property
+    def rewritten_bytes(self) -> int:
+        """The size of the files whose rows are rewritten."""
+        return _size(self.replaced)
+
+    @property
+    def work_bytes(self) -> int:
+        """The cost in bytes of rewritten rows: only the key columns of kept files are read."""
+        rewritten = self.rewritten_bytes
+        return rewritten + int((self.input_bytes - rewritten) * KEY_SHARE)
+
+    def to_json(self) -> dict[str, Any]:
+        """This task as a JSON document. `keyed` has what only tasks of keyed tables have."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(Task)}
+        return values | {
+            "reasons": list(self.reasons),
+            "z_order": list(self.z_order),
+            "files": _files_to_json(self.files),
+            "keyed": None,
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Task:
+        """The task of a JSON document: a `KeyedTask` if it is one."""
+        values = {name: value for name, value in document.items() if name != "keyed"} | {
+            "files": _files_from_json(document["files"]),
+            "reasons": tuple(document["reasons"]),
+            "z_order": tuple(document["z_order"]),
+        }
+        keyed = document["keyed"]
+        if keyed is None:
+            return Task(**values)
+        keyed = keyed | {
+            "changes": _files_from_json(keyed["changes"]),
+            "kept": tuple(keyed["kept"]),
+            "shareable": tuple(keyed["shareable"]),
+        }
+        return KeyedTask(**values, **keyed)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeyedTask(Task):
+    """A task that merges changes of a keyed table into one node of its tree. Its data files are those of the base store that
+    may share keys with the changes, or that are rewritten."""
+
+    partition_key: str
+    node_id: int
+    """The node whose rows are written. Rows of other nodes in the same files are skipped."""
+    changes: pl.DataFrame
+    """Rows of the file list of the change store."""
+    kept: tuple[str, ...]
+    """Data files that are kept: the positions of their deleted and superseded rows are written."""
+    transaction_id: int
+    """The transaction id of the new files: no row in them has a later one."""
+    shareable: tuple[str, ...] = ()
+    """Insert files that become part of the base store as they are, if none of their rows is superseded."""
+
+    @property
+    def replaced(self) -> pl.DataFrame:
+        """The data files whose rows are rewritten."""
+        return self.data.filter(~pl.col("file_path").is_in(list(self.kept)))
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of all files whose rows are read, changes included."""
+        return _size(self.data) + _size(self.changes)
+
+    @property
+    def rewritten_bytes(self) -> int:
+        """The size of the files whose rows are rewritten, changes included."""
+        return _size(self.replaced) + _size(self.changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """This task as a JSON document."""
+        keyed = {name: getattr(self, name) for name in _KEYED_FIELDS} | {
+            "changes": _files_to_json(self.changes),
+            "kept": list(self.kept),
+            "shareable": list(self.shareable),
+        }
+        return super().to_json() | {"keyed": keyed}
+
+
+def _size(files: pl.DataFrame) -> int:
+    return int(files["file_size_bytes"].sum())
+
+
+def _files_to_json(files: pl.DataFrame) -> Any:
+    return json.loads(files.drop(_OMITTED_COLUMNS, strict=False).write_json())
+
+
+def _files_from_json(document: Any) -> pl.DataFrame:
+    files = pl.read_json(io.BytesIO(json.dumps(document).encode()), schema=_WIRE_SCHEMA)
+    omitted = [pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _OMITTED_COLUMNS]
+    return files.with_columns(omitted).select(FILE_SCHEMA.names())
