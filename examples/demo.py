@@ -89,7 +89,7 @@ def main() -> int:
     say("Optimizing it while another writer deletes rows", "the delete is moved to the new files, not lost")
     before = figures(table)
     writer = ConcurrentWriter(table)
-    report = pyarctic.optimize(TABLE, verify=True, watcher=writer)
+    report = pyarctic.optimize(TABLE, verify=True, listener=writer)
     del expected[writer.deleted_id]
     console.print(str(report), soft_wrap=True)
     after = figures(table.refresh())

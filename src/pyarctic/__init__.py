@@ -39,8 +39,8 @@ def __dir__() -> list[str]:
 def catalog(name: str, **properties: Any) -> Catalog:
     """Open a catalog; with properties, declare it for this process first.
 
-        catalog("demo", type="sql", uri="sqlite:///warehouse/catalog.db", warehouse="file:///data/warehouse")
-        catalog("prod")  # declared in arctic.yaml or in PyIceberg's configuration
+        arctic.catalog("demo", type="sql", uri="sqlite:///warehouse/catalog.db", warehouse="file:///data/warehouse")
+        arctic.catalog("prod")  # declared in arctic.yaml or in PyIceberg's configuration
 
     Args:
         name: the name of the catalog, the first part of table names.
@@ -57,7 +57,7 @@ def catalog(name: str, **properties: Any) -> Catalog:
 def table(name: str) -> Table:
     """Open a table.
 
-        table("demo.shop.orders").scan(where="amount > 10").to_arrow()
+        arctic.table("demo.shop.orders").scan(where="amount > 10").to_arrow()
 
     Args:
         name: the full name, `catalog.database.table`.
@@ -77,7 +77,7 @@ def create_table(
     """Create a table and return it.
 
         schema = pa.schema([pa.field("id", pa.int64()), pa.field("ts", pa.timestamp("us", "UTC"))])
-        create_table("demo.shop.orders", schema, primary_key=["id"], partition_by=["day(ts)"])
+        arctic.create_table("demo.shop.orders", schema, primary_key=["id"], partition_by=["day(ts)"])
 
     Args:
         name: the full name, `catalog.database.table`. The database is created if it does not exist.
@@ -95,7 +95,7 @@ def create_table(
 def drop_table(name: str, *, purge: bool = False) -> None:
     """Drop a table with all its stores.
 
-        drop_table("demo.shop.orders", purge=True)
+        arctic.drop_table("demo.shop.orders", purge=True)
 
     Args:
         name: the full name, `catalog.database.table`.
@@ -109,7 +109,7 @@ def drop_table(name: str, *, purge: bool = False) -> None:
 def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> Explanation:
     """Explain what `optimize` would do and why: rules with thresholds and measures, partitions, tasks and cost.
 
-        print(explain("demo.shop.orders"))
+        print(arctic.explain("demo.shop.orders"))
 
     Nothing is changed.
 
@@ -134,11 +134,11 @@ def optimize(
     verify: bool = False,
     ignore_writers: bool = False,
     workers: int | None = None,
-    watcher: ProcessListener | None = None,
+    listener: ProcessListener | None = None,
 ) -> Report:
     """Optimize a table as far as it needs it: merge small files, apply deletes, convert equality deletes.
 
-        report = optimize("demo.shop.orders", where="day >= '2026-01-01'")
+        report = arctic.optimize("demo.shop.orders", where="day >= '2026-01-01'")
         print(report.before.data_files, report.after.data_files)
 
     Args:
@@ -150,13 +150,13 @@ def optimize(
         verify: compare the content of all rows read and written, by hash.
         ignore_writers: do not hold back partitions in which other writers are changing rows.
         workers: the number of concurrent tasks.
-        watcher: is notified of plans, progress and finished tasks.
+        listener: is notified of plans, progress and finished tasks.
     """
     from pyarctic.optimizing import Options, optimize_table
     from pyarctic.tables import open_table
 
     options = Options(kind=kind, where=where, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
-    return optimize_table(open_table(name), _resolve_engine(engine, workers, dry_run=dry_run), options, watcher)
+    return optimize_table(open_table(name), _resolve_engine(engine, workers, dry_run=dry_run), options, listener)
 
 
 def _resolve_engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:

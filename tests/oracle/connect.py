@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyarctic.spark import java
-from pyarctic.spark.session import OUR_DAEMON
+from pyarctic.spark.sessions import OUR_DAEMON
 from tests.support.processes import HOST, free_port, running, wait_for
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

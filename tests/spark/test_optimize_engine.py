@@ -170,10 +170,10 @@ def hanging(signs: Path) -> int:
 def test_ctrl_c_cancels_tasks_and_leaves_nothing(oracle: Oracle, fragmented: Table, signs: Path) -> None:
     files = on_disk(fragmented)
     spoil(oracle, signs, f"^{name_begins(SECOND)}")
-    watcher = _Interrupting(signs)
+    listener = _Interrupting(signs)
     with pytest.raises(KeyboardInterrupt):
-        pyarctic.optimize(full_name(oracle, fragmented), "full", oracle.spark, watcher=watcher)
-    assert watcher.ended_tasks
+        pyarctic.optimize(full_name(oracle, fragmented), "full", oracle.spark, listener=listener)
+    assert listener.ended_tasks
     wait_until(lambda: not is_running(hanging(signs)), seconds=10)
     assert on_disk(fragmented) == files
     assert oracle.spark.range(3).count() == 3, "the session goes on"

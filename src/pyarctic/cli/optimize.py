@@ -132,8 +132,8 @@ def _optimize(name: str, *arguments: Any, **options: Any) -> tuple[Report, list[
 
     make_waits_interruptible()
     try:
-        with watch_progress(name) as watcher:
-            return optimize_table(name, *arguments, watcher=watcher, **options), watcher.failed
+        with watch_progress(name) as listener:
+            return optimize_table(name, *arguments, listener=listener, **options), listener.failed
     except KeyboardInterrupt:
         note("interrupted: committed tasks are kept, the rest of the table is unchanged")
         raise

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyarctic._lazy import lazy_exports
-from pyarctic.spark.session import session
 
 if TYPE_CHECKING:
     from pyarctic.spark.creating import create_table
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pyarctic.spark.java import find_java
     from pyarctic.spark.reading import read, view
     from pyarctic.spark.registering import register
+    from pyarctic.spark.sessions import session
     from pyarctic.spark.streaming import write_stream
     from pyarctic.spark.writing import write
 
@@ -53,6 +53,7 @@ __getattr__ = lazy_exports(
         "java": ("find_java",),
         "reading": ("read", "view"),
         "registering": ("register",),
+        "sessions": ("session",),
         "streaming": ("write_stream",),
         "writing": ("write",),
     },

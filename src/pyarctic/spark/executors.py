@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarctic._version import __version__
 from pyarctic.errors import ConfigError
-from pyarctic.spark.session import uses_this_python
+from pyarctic.spark.sessions import uses_this_python
 from pyarctic.spark.shipping import is_remote, ship
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from pyarctic.spark.executors import prepare_executors
-from pyarctic.spark.session import missing_settings
+from pyarctic.spark.sessions import missing_settings
 from pyarctic.spark.shipping import is_remote
 from pyarctic.spark.sql_functions import register_functions
 

@@ -241,7 +241,7 @@ def test_what_was_asked_is_passed_on(arctic: Arctic, monkeypatch: pytest.MonkeyP
     asked: list[Any] = []
 
     def interrupted(*words: Any, **options: Any) -> None:
-        del options["watcher"]
+        del options["listener"]
         asked.append((words, options))
         raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyarctic.spark.session import _environment, defaults, is_local
+from pyarctic.spark.sessions import _environment, defaults, is_local
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watch_progress(table: str) -> Iterator[LineWatcher]:
-    """Yield a watcher that suits stderr: a progress bar on a terminal, else lines."""
+    """Yield a listener that suits stderr: a progress bar on a terminal, else lines."""
     if not shows_progress():
         yield LineWatcher()
         return

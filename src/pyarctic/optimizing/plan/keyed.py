@@ -15,7 +15,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from pyarctic.iceberg.delete import PARTITION_KEY
@@ -28,6 +27,7 @@ from pyarctic.optimizing.plan.chosen_files import choose_files
 from pyarctic.optimizing.plan.task_inputs import COPY_LEAST_ROWS, deletes_for, estimate_output, footer_bytes
 from pyarctic.optimizing.protocol.task import KEY_SHARE, KeyedTask, OptimizingKind
 from pyarctic.optimizing.settings import Settings
+from pyarctic.tables.format import assign_roots, node_masks
 from pyarctic.tables.read import split_by_key_ranges
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
@@ -75,7 +75,7 @@ def plan_keyed_tasks(
     """Plan the tasks of these partitions."""
     changes, settings = observation.changes, observation.settings
     files = _concat_stores(choose_files(evaluation, partitions), partitions, observation)
-    in_tree = _rooted(_with_levels(files, changes, settings))
+    in_tree = assign_roots(_with_levels(files, changes, settings), "place")
     grouped = _with_bins(split_by_key_ranges(in_tree, changes.key.fields[0]), settings)
     merged = grouped.filter("is_change").group_by(PARTITION_KEY).agg(sequence=pl.col("data_sequence_number").max())
     merges = changes.partitions.join(merged, on=PARTITION_KEY, maintain_order="left")
@@ -116,8 +116,8 @@ def _is_shareable(settings: Settings) -> pl.Expr:
 
 def _with_levels(files: pl.DataFrame, changes: PendingChanges, settings: Settings) -> pl.DataFrame:
     """`mask`: the level of the tree that each partition is written at, deep enough that a node gets about the target size.
-    `place`: the node of a file, or the one above it at that level."""
-    own_mask = _mask_of(files["node_id"].to_numpy())
+    `place`: the node of a file, or the one above it at that level, with its mask as `place_mask`."""
+    own_mask = node_masks(files["node_id"].to_numpy())
     files = files.with_columns(pl.Series("own_mask", own_mask))
     is_kept = (~pl.col("rewrite") & ~pl.col("is_change")) | pl.col("share")
     probed_bytes = pl.when(pl.col("is_change").any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
@@ -135,28 +135,8 @@ def _with_levels(files: pl.DataFrame, changes: PendingChanges, settings: Setting
     files = files.with_columns(share=pl.col("share") & (pl.col("own_mask") >= pl.col("mask")))
     node, mask = files["node_id"].to_numpy(), files["mask"].to_numpy()
     above = ((node - own_mask - 1) & mask) + mask + 1
-    return files.with_columns(pl.Series("place", np.where(own_mask > mask, above, node)))
-
-
-def _mask_of(nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    level = np.floor(np.log2(nodes)).astype(np.int64)
-    masks: npt.NDArray[np.int64] = (np.int64(1) << level) - 1
-    return masks
-
-
-def _rooted(files: pl.DataFrame) -> pl.DataFrame:
-    """`root`: the topmost node with files above a file's place, or that itself."""
-    place = files["place"].to_numpy()
-    masks = _mask_of(place)
-    index = place - masks - 1
-    known = files.select(*PARTITION_KEY, root="place").unique()
-    files = files.with_columns(pl.lit(None, pl.Int64).alias("root"))
-    for mask in np.unique(masks):
-        above = np.where(masks >= mask, (index & mask) + mask + 1, 0)
-        asked = files.select(*PARTITION_KEY, pl.Series("root", above))
-        found = asked.join(known.with_columns(is_there=True), on=_SUB_TREE, how="left", maintain_order="left")["is_there"]
-        files = files.with_columns(root=pl.coalesce("root", pl.when(found.fill_null(value=False)).then(pl.Series(above))))
-    return files.with_columns(pl.Series("place_mask", masks))
+    place = np.where(own_mask > mask, above, node)
+    return files.with_columns(pl.Series("place", place), pl.Series("place_mask", node_masks(place)))
 
 
 def _with_bins(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
@@ -190,7 +170,7 @@ def _with_targets(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _root_masks(files: pl.DataFrame) -> pl.Series:
-    return pl.Series(_mask_of(files["root"].to_numpy())) if files.height else pl.Series([], dtype=pl.Int64)
+    return pl.Series(node_masks(files["root"].to_numpy()))
 
 
 def _without_useless_targets(files: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyarctic.tables.format.primary_key import PrimaryKey
     from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, check_spec, key_ids, tree_mask
     from pyarctic.tables.format.transactions import find_open_transactions, may_hide_transactions, select_mergeable
-    from pyarctic.tables.format.tree import ROOT, Node, assign_roots
+    from pyarctic.tables.format.tree import ROOT, Node, assign_roots, node_masks
 
 __all__ = [
     "BASE_BUCKETS",
@@ -39,6 +39,7 @@ __all__ = [
     "may_hide_transactions",
     "merge_times",
     "merged_sequences",
+    "node_masks",
     "parse_change_file_names",
     "parse_file_names",
     "read_change_files",
@@ -56,6 +57,6 @@ __getattr__ = lazy_exports(
         "primary_key": ("PrimaryKey",),
         "store_properties": ("BASE_BUCKETS", "CHANGE_BUCKETS", "check_spec", "key_ids", "tree_mask"),
         "transactions": ("may_hide_transactions", "select_mergeable", "find_open_transactions"),
-        "tree": ("Node", "ROOT", "assign_roots"),
+        "tree": ("Node", "ROOT", "assign_roots", "node_masks"),
     },
 )
