@@ -372,9 +372,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_catalog_that_is_down_before_the_commit_harms_nothing(lab: Lab, hasty: None) -> None:
     table, before = ready(lab)
     files = on_disk(table)
-    with pytest.raises(Unavailable, match="cannot be reached") as told:
+    with pytest.raises(Unavailable, match="cannot be reached") as raised:
         optimize_with_trap(lab, table, lambda point: _DOWN if point == ("load", "before") else None)
-    assert told.value.hint
+    assert raised.value.hint
     # Without an answer nobody can tell what a snapshot holds: outputs stay, row maps go.
     orphans = on_disk(table) - files
     assert len(orphans) == TASKS
@@ -384,9 +384,9 @@ def test_a_catalog_that_is_down_before_the_commit_harms_nothing(lab: Lab, hasty:
 def test_a_catalog_that_is_down_at_the_commit_is_told_and_files_stay(lab: Lab, hasty: None) -> None:
     table, before = ready(lab)
     files = on_disk(table)
-    with pytest.raises(OutcomeUnknown) as told:
+    with pytest.raises(OutcomeUnknown) as raised:
         optimize_with_trap(lab, table, lambda point: _DOWN if point == ("commit", "before") else None)
-    assert "Run it again" in str(told.value.hint)
+    assert "Run it again" in str(raised.value.hint)
     # Nobody can know that the request did not arrive.
     orphans = on_disk(table) - files
     assert {f"{task:05}-0" for task in (FIRST, SECOND, THIRD)} <= {Path(path).name[:7] for path in orphans}

@@ -81,7 +81,7 @@ _EPOCH = datetime(2024, 2, 27)  # noqa: DTZ001  # the column has no zone
 
 
 @dataclass
-class HealedTable:
+class OptimizedTable:
     """The table and its model. Every method that writes commits at once, and tells the model."""
 
     catalog: Catalog

@@ -358,9 +358,9 @@ def test_a_table_dropped_under_a_stream(lab: Lab, tmp_path: Path, made_anew: boo
         if made_anew:
             pyarctic.create_table(name, SCHEMA, ["id"])
         put(source, "2.parquet", [(2, "a", 1)])
-        with pytest.raises(StreamingQueryException, match="was for another table" if made_anew else name) as told:
+        with pytest.raises(StreamingQueryException, match="was for another table" if made_anew else name) as raised:
             query.awaitTermination(100)
-        assert name in str(told.value)
+        assert name in str(raised.value)
         assert not query.isActive
     finally:
         query.stop()

@@ -24,7 +24,7 @@ from pyarctic.optimizing import KindChoice
 from pyarctic.optimizing.api import Options, plan_table
 from pyarctic.optimizing.observe.observation import observe
 from pyarctic.tables import Table
-from tests.models.optimized_table import SORTS, HealedTable
+from tests.models.optimized_table import SORTS, OptimizedTable
 from tests.support import changes
 from tests.support.optimizing import optimize
 
@@ -44,7 +44,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     config.reset()
 
 
-def fill(table: HealedTable, target: int) -> None:
+def fill(table: OptimizedTable, target: int) -> None:
     """Files of all sizes, together a few times the target."""
     random = table.random
     loaded = table.load()
@@ -56,7 +56,7 @@ def fill(table: HealedTable, target: int) -> None:
         table._commit(loaded, Change(start=changes.head(table.load()), add=tuple(files)))
 
 
-def wide_rows(random: Random, number: int, table: HealedTable) -> pa.Table:
+def wide_rows(random: Random, number: int, table: OptimizedTable) -> pa.Table:
     """Rows of about 60 bytes, some columns repetitive."""
     rng = np.random.default_rng(random.getrandbits(32))
     ids = [next(table._ids) for _ in range(number)]
@@ -75,14 +75,14 @@ def wide_rows(random: Random, number: int, table: HealedTable) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=schema)
 
 
-def open_table(table: HealedTable) -> Table:
+def open_table(table: OptimizedTable) -> Table:
     return pyarctic.table(f"sizes.{table.name}")
 
 
-def made(lake: Lake, version: int, seed: int) -> tuple[HealedTable, int]:
+def made(lake: Lake, version: int, seed: int) -> tuple[OptimizedTable, int]:
     catalog, numbers = lake
     random = Random(seed)
-    table = HealedTable(catalog, f"n.t{next(numbers)}", random)
+    table = OptimizedTable(catalog, f"n.t{next(numbers)}", random)
     target = random.choice([256 << 10, 512 << 10, 1 << 20])
     properties = {
         "self-optimizing.writers-first": "false",
@@ -106,11 +106,11 @@ def made(lake: Lake, version: int, seed: int) -> tuple[HealedTable, int]:
     return table, target
 
 
-def fill_again(table: HealedTable, target: int) -> None:
+def fill_again(table: OptimizedTable, target: int) -> None:
     fill(table, target)
 
 
-def delete_some(table: HealedTable, _: int) -> None:
+def delete_some(table: OptimizedTable, _: int) -> None:
     loaded = table.load()
     alive = table._scan(["id", *changes.ORIGIN])
     share = table.random.choice([0.001, 0.05, 0.2, 0.6])
@@ -121,7 +121,7 @@ def delete_some(table: HealedTable, _: int) -> None:
     table.log.append(f"position delete of {share:.1%}")
 
 
-def delete_equal(table: HealedTable, _: int) -> None:
+def delete_equal(table: OptimizedTable, _: int) -> None:
     loaded = table.load()
     read = table._read()
     share = table.random.choice([0.001, 0.05, 0.3])
@@ -131,7 +131,7 @@ def delete_equal(table: HealedTable, _: int) -> None:
     table.log.append(f"equality delete of {share:.1%}")
 
 
-def shape(table: HealedTable) -> str:
+def shape(table: OptimizedTable) -> str:
     files = open_table(table).file_list.frame()
     sizes = files.filter(IS_DATA).group_by("spec_id", "partition").agg(pl.col("file_size_bytes").sort() // 1024)
     return f"{sizes.sort('spec_id', 'partition').rows()} KiB, {files.filter(~IS_DATA).height} deletes"
@@ -149,7 +149,7 @@ def test_a_second_round_has_nothing_to_do(version: int, kind: KindChoice, lake: 
         note("\n".join(table.log))
 
 
-def second_round_is_idle(table: HealedTable, target: int, kind: KindChoice) -> None:
+def second_round_is_idle(table: OptimizedTable, target: int, kind: KindChoice) -> None:
     rows = sorted(table._scan(["id"])["id"].to_pylist())
     table.log.append(f"before: {shape(table)}")
     report = optimize(open_table(table), kind, verify=False)
@@ -166,7 +166,7 @@ def second_round_is_idle(table: HealedTable, target: int, kind: KindChoice) -> N
         check_packed(table, target)
 
 
-def slightly_large(table: HealedTable, target: int) -> bool:
+def slightly_large(table: OptimizedTable, target: int) -> bool:
     sizes = open_table(table).file_list.frame().filter(IS_DATA)["file_size_bytes"] / target
     return bool(((sizes > 1.25) & (sizes < 1.35)).any())
 
@@ -177,7 +177,7 @@ def test_files_slightly_above_the_target_are_left_alone(lake: Lake) -> None:
     assert rounds[-1] == 0, rounds
 
 
-def check_full(table: HealedTable, target: int) -> None:
+def check_full(table: OptimizedTable, target: int) -> None:
     """No deletes, the current spec, and all files but the smallest of each partition near the target."""
     files = open_table(table).file_list.frame()
     metadata = table.load().metadata
@@ -194,7 +194,7 @@ def check_full(table: HealedTable, target: int) -> None:
             assert len(small) <= math.ceil(small.sum()), f"{partition}: {sizes.to_list()}"
 
 
-def check_packed(table: HealedTable, target: int) -> None:
+def check_packed(table: OptimizedTable, target: int) -> None:
     """No two small files that would fit into one."""
     observation = observe(open_table(table))
     assert observation is not None

@@ -30,7 +30,7 @@ from pyarctic.optimizing.api import Options, optimize_table
 from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter, sort_order
 from pyarctic.optimizing.plan import native as plan
 from pyarctic.tables import Table
-from tests.models.optimized_table import SORTS, HealedTable, arrow
+from tests.models.optimized_table import SORTS, OptimizedTable, arrow
 from tests.models.spec import SpecTable
 from tests.support import changes
 from tests.support.integrity import leftovers, on_disk
@@ -113,7 +113,7 @@ def test_sorting_on_disk_is_sorting_in_memory(name: str, nulls: float) -> None:
 def test_a_sorted_table_is_the_same_with_little_memory(lake: Catalog, sort: str) -> None:
     orders = []
     for name, memory in (("db.little", 8 << 10), ("db.much", 256 << 20)):
-        table = HealedTable(lake, name, Random(7))
+        table = OptimizedTable(lake, name, Random(7))
         table.create(3, "whole", sort, QUIET)
         for _ in range(3):
             table.append_many()
@@ -129,7 +129,7 @@ def test_a_sorted_table_is_the_same_with_little_memory(lake: Catalog, sort: str)
 
 
 def test_eight_mebibytes_are_enough(lake: Catalog) -> None:
-    table = HealedTable(lake, "db.t", Random(3))
+    table = OptimizedTable(lake, "db.t", Random(3))
     table.create(2, "bucket", "s, f", QUIET | {"self-optimizing.target-size": "256KiB"})
     for _ in range(4):
         table._append(5_000)
@@ -144,10 +144,10 @@ def test_eight_mebibytes_are_enough(lake: Catalog) -> None:
 # -- copying ----------------------------------------------------------------------------------------------------------
 
 
-def with_groups(lake: Catalog, version: int, monkeypatch: pytest.MonkeyPatch) -> HealedTable:
+def with_groups(lake: Catalog, version: int, monkeypatch: pytest.MonkeyPatch) -> OptimizedTable:
     """Four files of 1,000 rows in row groups of 200, which are copied if nothing changes in them."""
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 200))
-    table = HealedTable(lake, "db.t", Random(5))
+    table = OptimizedTable(lake, "db.t", Random(5))
     table.create(version, "whole", "none", QUIET | {"write.parquet.row-group-limit": "200"})
     for _ in range(4):
         rows = table._fresh(table.load(), 1000)

@@ -21,7 +21,7 @@ from pyarctic import config
 from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
 from pyarctic.optimizing.commit import native as commits
 from pyarctic.optimizing.plan import native as plan
-from tests.models.optimized_table import SORTS, SPECS, HealedTable
+from tests.models.optimized_table import SORTS, SPECS, OptimizedTable
 from tests.support.integrity import leftovers, missing, untrue_totals
 from tests.support.optimizing import InProcessEngine, RecordingListener, optimize
 
@@ -61,7 +61,7 @@ def properties(random: Random) -> dict[str, str]:
 class Round:
     """One process over a table, with others at work at three moments: after a task, before a commit, after a commit."""
 
-    def __init__(self, table: HealedTable) -> None:
+    def __init__(self, table: OptimizedTable) -> None:
         self._table = table
         self._random = table.random
         self.kind = self._random.choice(KINDS)
@@ -134,11 +134,11 @@ class Round:
                 assert rows[0] - rows[1] == rows[2]
 
 
-def files(table: HealedTable) -> list[str]:
+def files(table: OptimizedTable) -> list[str]:
     return list(pyarctic.table(f"model.{table.name}").file_list.frame()["file_path"])
 
 
-def play(table: HealedTable, version: int) -> None:
+def play(table: OptimizedTable, version: int) -> None:
     """One history."""
     random = table.random
     table.create(version, random.choice(sorted(SPECS)), random.choice(sorted(SORTS)), properties(random))
@@ -163,7 +163,7 @@ def play(table: HealedTable, version: int) -> None:
 @settings(max_examples=HISTORIES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_optimizing_equals_model(version: int, lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, numbers = lake
-    table = HealedTable(catalog, f"n.t{next(numbers)}", Random(seed))
+    table = OptimizedTable(catalog, f"n.t{next(numbers)}", Random(seed))
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))
     monkeypatch.setattr(commits, "_COMMIT_TASKS", table.random.choice([1, 2, 64]))
     try:

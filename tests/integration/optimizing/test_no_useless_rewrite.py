@@ -13,13 +13,13 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice
 from pyarctic.optimizing.api import Options, plan_table
-from tests.models.optimized_table import HealedTable
+from tests.models.optimized_table import OptimizedTable
 from tests.support import changes
 from tests.support.optimizing import optimize
 
 
-def made(lake: Catalog, spec: str, version: int = 2) -> HealedTable:
-    table = HealedTable(lake, "db.t", Random(1))
+def made(lake: Catalog, spec: str, version: int = 2) -> OptimizedTable:
+    table = OptimizedTable(lake, "db.t", Random(1))
     table.create(version, spec, "none", {"self-optimizing.writers-first": "false", "commit.retry.min-wait-ms": "1"})
     for _ in range(3):
         table._append(40)
