@@ -167,7 +167,7 @@ class KeyedTable(Table):
                 after = snapshot_by_id(view.metadata, since)
                 frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
             reader = read_change_files(view, parse_change_file_names(frame))
-            return ChangeLog(reader, reader.numbered(), self.schema.fields, self.primary_key)
+            return ChangeLog(reader, reader.numbered_files(), self.schema.fields, self.primary_key)
 
     def last_step(self, property_: str) -> int | None:
         steps = (super().last_step(property_), self.change_store.last_step(property_))

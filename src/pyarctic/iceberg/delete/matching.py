@@ -75,7 +75,7 @@ class DeleteMatches:
         """The dangling delete files: they apply to no data file, and never will, because later data is too new for them."""
         return self._deletes(self.data, applying=False)
 
-    def hitting(self, data: pl.DataFrame) -> pl.DataFrame:
+    def applying_to(self, data: pl.DataFrame) -> pl.DataFrame:
         """The delete files that apply to any of the given rows of `data`."""
         return self._deletes(data, applying=True)
 

@@ -13,13 +13,13 @@ from pyarctic._lazy import lazy_exports
 if TYPE_CHECKING:
     from pyarctic.iceberg.predicate.conditions import ALWAYS_TRUE, bind_condition, parse_condition, with_optional_parents
     from pyarctic.iceberg.predicate.pruning import decode_bound, prune_by_metrics, prune_partitions
-    from pyarctic.iceberg.predicate.spark_sql import is_known, to_spark_sql
+    from pyarctic.iceberg.predicate.spark_sql import is_supported_by_spark, to_spark_sql
 
 __all__ = [
     "ALWAYS_TRUE",
     "bind_condition",
     "decode_bound",
-    "is_known",
+    "is_supported_by_spark",
     "parse_condition",
     "prune_by_metrics",
     "prune_partitions",
@@ -32,6 +32,6 @@ __getattr__ = lazy_exports(
     {
         "conditions": ("ALWAYS_TRUE", "bind_condition", "parse_condition", "with_optional_parents"),
         "pruning": ("decode_bound", "prune_by_metrics", "prune_partitions"),
-        "spark_sql": ("is_known", "to_spark_sql"),
+        "spark_sql": ("is_supported_by_spark", "to_spark_sql"),
     },
 )

@@ -45,22 +45,22 @@ _LITERAL_FORMATS: dict[type[IcebergType], Callable[[Any], str]] = {
 }
 
 
-def is_known(type_: IcebergType) -> bool:
+def is_supported_by_spark(type_: IcebergType) -> bool:
     """Whether Spark has the type and reads it correctly from Parquet files. For floats within structs it wrongly skips row
     groups that have NaN."""
     match type_:
         case StructType():
             types = [field.field_type for field in type_.fields]
-            return all(is_known(child) and not isinstance(child, FloatType | DoubleType) for child in types)
+            return all(is_supported_by_spark(child) and not isinstance(child, FloatType | DoubleType) for child in types)
         case ListType():
-            return is_known(type_.element_type)
+            return is_supported_by_spark(type_.element_type)
         case MapType():
-            return is_known(type_.key_type) and is_known(type_.value_type)
+            return is_supported_by_spark(type_.key_type) and is_supported_by_spark(type_.value_type)
     return isinstance(type_, (DecimalType, *_LITERAL_FORMATS))
 
 
 def to_spark_sql(schema: Schema, bound: BooleanExpression) -> str:
-    """Translate a bound condition without NOT, on columns whose types `is_known`."""
+    """Translate a bound condition without NOT, on columns whose types `is_supported_by_spark`."""
     return visit(bound, _ToSql(_column_names(schema.fields)))
 
 

@@ -106,7 +106,7 @@ class TableReader:
 
     def files(self) -> Iterator[DataFileReader]:
         """The data files, partition by partition, so that decoded deletes are shared by the files of a partition."""
-        for _, partition in self.numbered().group_by(PARTITION_KEY, maintain_order=True):
+        for _, partition in self.numbered_files().group_by(PARTITION_KEY, maintain_order=True):
             delete_batches = self._delete_batches(partition)
             files = (DataFileReader(self, row, delete_batches) for row in partition.iter_rows(named=True))
             if self.equality.fit_in_memory(delete_batches):
@@ -116,9 +116,9 @@ class TableReader:
 
     def files_without_equality_deletes(self) -> Iterator[DataFileReader]:
         """The data files without their equality deletes, for reading all rows, deleted ones too."""
-        return (DataFileReader(self, row, []) for row in self.numbered().iter_rows(named=True))
+        return (DataFileReader(self, row, []) for row in self.numbered_files().iter_rows(named=True))
 
-    def numbered(self) -> pl.DataFrame:
+    def numbered_files(self) -> pl.DataFrame:
         """The data files; `row` is their row number in `matches`."""
         return self.matches.data.with_row_index("row")
 
@@ -204,7 +204,7 @@ class DataFileReader:
                     live = ~is_deleted if live is None else live & ~is_deleted
             yield file_batch, live
 
-    def pieces(self, fields: Sequence[NestedField]) -> Iterator[FileBatch]:
+    def all_batches(self, fields: Sequence[NestedField]) -> Iterator[FileBatch]:
         """Batches with the given columns, deleted rows included."""
         return self._read({field.field_id for field in fields}, self._reader.key_sizer)
 

@@ -136,7 +136,7 @@ class Scan:
         unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
         return match_deletes(pl.concat([data, all_files.filter(~IS_DATA)]), unpartitioned)
 
-    def restricted_to(self, paths: pl.Series) -> Scan:
+    def restrict_to(self, paths: pl.Series) -> Scan:
         """The same scan of some of its data files."""
         files = self.listed
         kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))

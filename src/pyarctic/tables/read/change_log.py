@@ -60,7 +60,7 @@ class ChangeLog:
 
     def _rows(self, row: dict[str, object], writer: int) -> Iterator[pa.RecordBatch]:
         file = ChangeFile(self._reader, row)
-        for file_batch in file.pieces(self._fields):
+        for file_batch in file.all_batches(self._fields):
             batch = file.project(file_batch, self._fields)
             offsets = batch.column(FILE_OFFSET.name)
             if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():

@@ -81,5 +81,5 @@ class ChangeScan:
         return read_change_files(self._state.view, self.files)
 
     def _files(self) -> Iterator[ChangeFile]:
-        files = parse_change_file_names(self._reader.numbered())
+        files = parse_change_file_names(self._reader.numbered_files())
         return (ChangeFile(self._reader, row) for row in files.iter_rows(named=True))

@@ -209,7 +209,7 @@ class ChangeStream:
         chosen = scan.plan.data.sort("file_path").slice(start.files, None if stop is None else stop - start.files)
         splits: list[tuple[SplitReader, Split]] = []
         for (transaction,), files in parse_file_names(chosen, "base").group_by("transaction_id", maintain_order=True):
-            part = scan.restricted_to(files["file_path"])
+            part = scan.restrict_to(files["file_path"])
             plan = plan_splits(part, SplitSizes(readers=1, max_bytes=_SPLIT_BYTES), allow_plain=False)
             reader = _BaseInsertReader(reader=plan.reader, fields=self._fields, transaction_id=int(str(transaction)))
             splits += [(reader, split) for split in plan.splits]
@@ -322,7 +322,7 @@ class _ChangeLogReader:
         # Pairs of before- and after-images are found by their keys, wanted or not.
         names = {field.name for field in table_fields}
         keys = [self.view.metadata.schema().find_field(name) for name in self.keys if name not in names]
-        for batch in ChangeLog(reader, reader.numbered(), [*table_fields, *keys], self.keys).batches():
+        for batch in ChangeLog(reader, reader.numbered_files(), [*table_fields, *keys], self.keys).batches():
             yield batch.select([field.name for field in self.fields])
 
 

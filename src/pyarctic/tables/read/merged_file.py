@@ -51,7 +51,7 @@ class MergedFile(DataFileReader, ABC):
         if self.node is None or not len(positions):
             return positions
         kept = []
-        for batch in self.pieces(self.key.columns.fields):
+        for batch in self.all_batches(self.key.columns.fields):
             first, last = np.searchsorted(positions, (batch.position, batch.position + batch.batch.num_rows))
             in_batch, in_node = positions[first:last], self._mask_node(batch)
             kept.append(in_batch if in_node is None else in_batch[in_node[in_batch - batch.position]])

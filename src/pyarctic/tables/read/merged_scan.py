@@ -112,7 +112,7 @@ class MergedScan:
 
     def data_files(self, store: Store) -> pl.DataFrame:
         """The data files of a store; `row` is the number by which their deletes are found."""
-        return (self._base_store if store == "base" else self._change_store).all.numbered()
+        return (self._base_store if store == "base" else self._change_store).all.numbered_files()
 
     @property
     def schema(self) -> pa.Schema:
@@ -156,11 +156,11 @@ class MergedScan:
             return group_by_keys(base, change, self._key.fields)
 
     def _base_files(self) -> pl.DataFrame:
-        data = parse_file_names(self._base_store.all.numbered(), "base")
+        data = parse_file_names(self._base_store.all.numbered_files(), "base")
         return self._mark_wanted(data, self._base)
 
     def _change_files(self) -> pl.DataFrame:
-        data = self._change_store.all.numbered()
+        data = self._change_store.all.numbered_files()
         if self.condition != ALWAYS_TRUE and data.height:
             schema = with_optional_parents(self.table_schema)
             data = prune_partitions(data, self._change.view.metadata, schema, self.condition)

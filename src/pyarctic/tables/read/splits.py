@@ -23,7 +23,7 @@ from pyarctic.errors import Unsupported, about
 from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
 from pyarctic.iceberg.delete import PARTITION_KEY, DeleteMatches
 from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, FileList
-from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_known, to_spark_sql
+from pyarctic.iceberg.predicate import ALWAYS_TRUE, bind_condition, is_supported_by_spark, to_spark_sql
 from pyarctic.iceberg.read import Scan, TableView, arrow_schema
 from pyarctic.iceberg.write.parquet import file_schema
 from pyarctic.tables.format.file_names import STORES, Store, parse_change_file_names
@@ -171,7 +171,7 @@ def _has_plain_fields(
         return False
     column_ids = {field.field_id for field in schema.fields}
     return all(
-        f.field_id in column_ids and is_known(f.field_type) and (names_are_stable or f.field_type.is_primitive)
+        f.field_id in column_ids and is_supported_by_spark(f.field_type) and (names_are_stable or f.field_type.is_primitive)
         for f in fields
     )
 
@@ -214,7 +214,7 @@ def _plan_scan(scan: Scan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
     rest = plan.data.filter(~is_plain)
     target = sizes.target(int(rest["file_size_bytes"].sum()))
     splits = [
-        (frame_to_bytes(pl.concat([_select_file_columns(part), _select_file_columns(plan.hitting(part))])),)
+        (frame_to_bytes(pl.concat([_select_file_columns(part), _select_file_columns(plan.applying_to(part))])),)
         for part in _split_by_size(rest.sort(PARTITION_KEY, maintain_order=True), target)
     ]
     reader = _ScanSplitReader(view=view, schema=scan.table_schema, wanted=scan.wanted, condition=scan.condition)
@@ -285,7 +285,7 @@ def _split_group(group: KeyGroup, target_bytes: int, matches: DeleteMatches) -> 
             [
                 _select_data_files(group.changes, "change", _HAS_VERSIONS),
                 _select_data_files(group.competing_base, "base", _HAS_VERSIONS),
-                _select_delete_files(matches.hitting(group.competing_base)),
+                _select_delete_files(matches.applying_to(group.competing_base)),
             ]
         )
     )
@@ -293,7 +293,7 @@ def _split_group(group: KeyGroup, target_bytes: int, matches: DeleteMatches) -> 
         read = [
             _select_data_files(part.base, "base", _IS_READ),
             _select_data_files(part.inserts, "change", _IS_READ),
-            _select_delete_files(matches.hitting(part.base)),
+            _select_delete_files(matches.applying_to(part.base)),
         ]
         yield versions, frame_to_bytes(pl.concat(read))
 

@@ -102,7 +102,7 @@ class Fanout:
             for run in runs:
                 writer = self._writer(locations.partitions[run.code], run.node, kind)
                 writer.write(columns.slice(run.start, run.end - run.start))
-        if sum(writer.waiting_bytes for writer in self._writers.values()) > _MEMORY_BYTES:
+        if sum(writer.buffered_bytes for writer in self._writers.values()) > _MEMORY_BYTES:
             for writer in self._writers.values():
                 writer.flush()
 

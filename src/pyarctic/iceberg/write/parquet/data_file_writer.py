@@ -179,7 +179,7 @@ class DataFileWriter:
             self._finish()
 
     @property
-    def waiting_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Memory of the rows buffered for the next row group."""
         return self._buffered_bytes
 

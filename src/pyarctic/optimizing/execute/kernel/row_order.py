@@ -94,7 +94,7 @@ def sample_rows(files: Iterable[DataFileReader], fields: list[NestedField], step
     """Some rows of files: only live ones, or any, where deleted ones do no harm."""
     samples = [pa.RecordBatch.from_pylist([], schema=arrow_schema(fields))]
     for file in files:
-        batches = file.live_batches(fields) if live_only else ((batch, None) for batch in file.pieces(fields))
+        batches = file.live_batches(fields) if live_only else ((batch, None) for batch in file.all_batches(fields))
         for batch, is_live in batches:
             rows = file.project(batch, fields)
             row_numbers = np.arange(rows.num_rows) if is_live is None else np.flatnonzero(is_live)
