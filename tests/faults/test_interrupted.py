@@ -1,10 +1,11 @@
-"""A round of optimizing that is interrupted at every line of committing: no file that a snapshot has may be removed."""
+"""A process of optimizing that is interrupted at every line of committing: no file that a snapshot has may be removed."""
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -15,18 +16,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.config import parse_table_name
-from pyarctic.iceberg.commit import references
+from pyarctic.iceberg.commit import referenced_files
 from pyarctic.optimizing import Options, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit import committer as offering
-from pyarctic.optimizing.commit import keyed as keyedcommits
-from pyarctic.optimizing.commit import native as commits
 from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
 from pyarctic.optimizing.commit.keyed import KeyedCommitter
 from pyarctic.optimizing.commit.native import NativeCommitter
 from pyarctic.optimizing.protocol import TaskResult
-from pyarctic.tables import Table
-from pyarctic.tables import commit_outcomes as outcomes
+from pyarctic.tables import Table, remove_outputs
 from tests.faults.lab import NAME, Lab
 from tests.support.fragmented_table import fragmented_table
 from tests.support.integrity import missing, on_disk
@@ -35,13 +32,23 @@ from tests.support.metadata_files import point
 from tests.support.optimizing import InProcessEngine
 
 Line = tuple[str, int]
-_WATCHED = {module.__file__ for module in (commits, keyedcommits, offering, outcomes, references)}
+_WATCHED = {
+    inspect.getfile(watched) for watched in (Committer, NativeCommitter, KeyedCommitter, remove_outputs, referenced_files)
+}
 _PARTS = 4
 """The lines are divided among so many tests, which can run at the same time."""
 
 
 class Interrupted(Exception):
     """Something unexpected."""
+
+
+@pytest.fixture(autouse=True)
+def heeded_interrupts() -> Iterator[None]:
+    """Shells start background jobs with SIGINT ignored, and Python leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c() -> None:
@@ -166,12 +173,12 @@ def check_every_line(case: Case, part: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_an_interrupted_round_over_a_native_table_removes_no_file_of_a_snapshot(native: Case, part: int) -> None:
+def test_an_interrupted_process_over_a_native_table_removes_no_file_of_a_snapshot(native: Case, part: int) -> None:
     check_every_line(native, part)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_an_interrupted_round_over_a_keyed_table_removes_no_file_of_a_snapshot(keyed: Case, part: int) -> None:
+def test_an_interrupted_process_over_a_keyed_table_removes_no_file_of_a_snapshot(keyed: Case, part: int) -> None:
     check_every_line(keyed, part)
 
 
