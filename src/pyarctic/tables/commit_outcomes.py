@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pyarctic import errors
 from pyarctic.iceberg import remove_quietly
@@ -34,20 +35,21 @@ def require_committed(outcome: Outcome) -> Committed:
             )
 
 
-def remove_outputs(table: Table, paths: Iterable[str], *, since: int | None) -> None:
+def remove_outputs(table: Table, paths: Iterable[str], *, table_uuid: UUID, since: int | None) -> None:
     """Remove files that were written for a table and not committed. No file is removed that any snapshot of the newest
-    metadata refers to; if the metadata cannot be read, none is removed.
+    metadata refers to; if that cannot be read, or another table has the name by now, none is removed.
 
-    It must not be called while the outcome of a commit of these files is unknown. `since`: a snapshot that is older than the
-    files."""
-    paths, uuid = set(paths), table.uuid
+    It must not be called while the outcome of a commit of these files is unknown. `table_uuid` and `since` describe the
+    table that the files were written for: its uuid, and a snapshot older than the files. The handle is not refreshed: a
+    commit that is being prepared relies on the state it has checked."""
+    paths = set(paths)
     if not paths:
         return
     try:
-        table.refresh()
-        if table.uuid != uuid:
+        newest = table.load_newest()
+        if newest.metadata.table_uuid != table_uuid:
             return
-        paths -= referenced_files(table.view.metadata, table.reader(), paths, since=since)
-    except errors.ArcticError:  # orphans can be cleaned later, lost files cannot be brought back
+        paths -= referenced_files(newest.metadata, table.reader(), paths, since=since)
+    except Exception:  # noqa: BLE001  # every catalog has its own; orphans can be cleaned later, lost files are lost
         return
-    remove_quietly(table.view.io, paths)
+    remove_quietly(newest.io, paths)

@@ -132,9 +132,17 @@ class Table:
 
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
-        with translate_catalog_errors(self._name.catalog, self.name):
-            self._loaded = self._loaded.catalog.load_table(self._loaded.name())
+        self._loaded = self._load()
         return self
+
+    def load_newest(self) -> TableView:
+        """The newest state of the table (of a keyed table: of its base store); this handle stays where it is."""
+        loaded = self._load()
+        return TableView(name=self.name, metadata=loaded.metadata, io=loaded.io)
+
+    def _load(self) -> IcebergTable:
+        with translate_catalog_errors(self._name.catalog, self.name):
+            return self._loaded.catalog.load_table(self._loaded.name())
 
     def scan(
         self,
@@ -233,7 +241,8 @@ class Table:
             try:
                 return self.commit(change).snapshot_id
             except (Conflict, Rejected, Unavailable) as refusal:
-                remove_outputs(self, [file.statistics_path for file in change.statistics], since=change.start)
+                statistics = [file.statistics_path for file in change.statistics]
+                remove_outputs(self, statistics, table_uuid=self.view.metadata.table_uuid, since=change.start)
                 if refusal.facts.get("reason") != "moved":
                     raise
             self.refresh()

@@ -25,7 +25,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.errors import ArcticError, NotFound, Unavailable
+from pyarctic.errors import ArcticError, Damaged, NotFound, Unavailable, Unsupported, UsageError
 from pyarctic.iceberg.catalog.loading import translate_catalog_errors
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_hive_patch, apply_patches, staged_metadata
 from pyarctic.iceberg.commit.change import (
@@ -38,7 +38,7 @@ from pyarctic.iceberg.commit.change import (
     RejectedCode,
     Unknown,
 )
-from pyarctic.iceberg.commit.request import Request, RequestBuilder, state_version
+from pyarctic.iceberg.commit.request import Request, RequestBuilder, StateVersion, state_version
 from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
 from pyarctic.iceberg.manifest.file_list import FileList
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader
@@ -117,6 +117,10 @@ class _Commit:
         """A request that was sent and is not known to have failed or succeeded."""
         self._files_in_doubt: set[str] = set()
         """Files of requests with unknown outcome, which must not be removed."""
+        self._heads_in_doubt: set[int | None] = set()
+        """The heads those requests were built on: while the branch is at one of them, a request may still be accepted."""
+        self._version: StateVersion | None = None
+        """The state of the table as it was loaded last."""
         self._pending_was_refused = False
         """The catalog refused the pending request. The table is loaded once more to confirm it: a catalog that repeats
         requests internally may have accepted it first and then refused it, and files of the table must not be removed."""
@@ -132,8 +136,8 @@ class _Commit:
             self._attempts += 1
             try:
                 outcome = self._attempt()
-            except Unavailable as error:
-                if self._pending_request is None:
+            except (Unavailable, UsageError, Unsupported, Damaged) as error:
+                if self._pending_request is None and not self._may_be_accepted_late():
                     self._remove_unused(keep=frozenset())
                     raise
                 outcome = self._unknown_outcome(error)
@@ -148,10 +152,17 @@ class _Commit:
         if isinstance(outcome, Conflict):
             confirmed = self._confirm_refused()
             outcome = outcome if isinstance(confirmed, Table) else confirmed
+        has_landed = isinstance(outcome, Rejected) and outcome.has_landed
+        if isinstance(outcome, Conflict | Rejected) and not has_landed and self._may_be_accepted_late():
+            outcome = Unknown(snapshot_id=self._snapshot_id, reason=outcome.reason, attempts=self._attempts)
         if isinstance(outcome, Conflict | Rejected):
             self._remove_unused(keep=frozenset())
         self._notify("cleaned")
         return outcome
+
+    def _may_be_accepted_late(self) -> bool:
+        """Whether a request without a response may still be on its way: the branch has not moved since it was built."""
+        return bool(self._heads_in_doubt) and (self._version is None or self._version.head in self._heads_in_doubt)
 
     def _attempt(self) -> Outcome:
         if self._attempts == 1 and self._can_skip_loading():
@@ -164,7 +175,7 @@ class _Commit:
         return table if isinstance(table, Unknown | Rejected) else self._try(table)
 
     def _try(self, table: Table) -> Outcome:
-        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        state = self._state_of(table)
         if (snapshot := self._committed_snapshot(table.metadata)) is not None:
             return self._rolled_back_outcome() if state.has_left(snapshot) else self._record_committed(table)
         self._drop_refused_request(table)
@@ -180,6 +191,11 @@ class _Commit:
                 return error.rejected
         self._notify("prepared")
         return self._send(table, request)
+
+    def _state_of(self, table: Table) -> TableState:
+        state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
+        self._version = state_version(state)
+        return state
 
     def _can_skip_loading(self) -> bool:
         """Whether the table need not be loaded: an append is first tried on the state it was planned on. If the table has
@@ -203,13 +219,16 @@ class _Commit:
         # The old credentials may have expired during a long rewrite.
         self._reader.io = self._io = table.io
         if table.metadata.table_uuid != self._table.metadata.table_uuid:
-            if self._pending_request is not None:  # it may have been committed to the table that had the name before
-                self._files_in_doubt |= self._pending_request.files
-            return Rejected(
+            rejected = Rejected(
                 code="replaced-table",
                 reason="another table has the name now",
                 hint="The table was dropped and created again. Open it again and plan the change on it.",
             )
+            if self._pending_request is None and not self._files_in_doubt:
+                return rejected
+            if self._pending_request is not None:  # it may have been committed to the table that had the name before
+                self._files_in_doubt |= self._pending_request.files
+            return Unknown(snapshot_id=self._snapshot_id, reason=rejected.reason, attempts=self._attempts)
         return table
 
     def _confirm_refused(self) -> Table | Committed | Unknown | Rejected:
@@ -220,6 +239,7 @@ class _Commit:
             return table
         if self._committed_snapshot(table.metadata) is not None:
             return self._record_committed(table)
+        self._state_of(table)
         self._drop_refused_request(table)
         return table
 
@@ -255,6 +275,7 @@ class _Commit:
                     return self._handle_permanent_error(error, request)
                 if not self._pending_was_refused:
                     self._files_in_doubt |= request.files
+                    self._heads_in_doubt.add(request.built_on.head)
                     return self._unknown_outcome(error)
                 return Conflict(reason=_one_line(error), attempts=self._attempts)
         self._notify("sent")
@@ -271,7 +292,7 @@ class _Commit:
         snapshot = metadata.snapshot_by_id(self._change.snapshot_id)
         self._notify("answered")
         # With the change in the table no other attempt can succeed any more.
-        self._files_in_doubt = set()
+        self._files_in_doubt, self._heads_in_doubt = set(), set()
         used_files = request.files if request else self._files_used_by(snapshot)
         self._remove_unused(keep=used_files)
         self._remove_staged(metadata, loaded.metadata_location)
@@ -304,8 +325,7 @@ class _Commit:
         confirmed = self._confirm_refused()
         if not isinstance(confirmed, Table):
             return confirmed
-        state = TableState(metadata=confirmed.metadata, branch=self._change.branch, reader=self._reader)
-        if state_version(state) != request.built_on:
+        if self._version != request.built_on:
             return Conflict(reason=_one_line(error), attempts=self._attempts)
         raise Unavailable(
             f"the catalog refused the commit: {_one_line(error)}",
@@ -313,9 +333,13 @@ class _Commit:
         ) from error
 
     def _unknown_outcome(self, cause: Exception) -> Unknown:
+        return Unknown(snapshot_id=self._snapshot_id, reason=_one_line(cause), attempts=self._attempts)
+
+    @property
+    def _snapshot_id(self) -> int | None:
+        """The id of the snapshot that the change makes, if it makes one."""
         makes_snapshot = isinstance(self._change, ManifestRewrite) or self._change.changes_files
-        snapshot_id = self._change.snapshot_id if makes_snapshot else None
-        return Unknown(snapshot_id=snapshot_id, reason=_one_line(cause), attempts=self._attempts)
+        return self._change.snapshot_id if makes_snapshot else None
 
     def _remove_unused(self, keep: frozenset[str]) -> None:
         """Remove files that the attempts wrote and no snapshot uses. Files of attempts with unknown outcome always stay."""

@@ -38,6 +38,17 @@ from pyarctic.iceberg.write.new_file import NewFile
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateVersion:
+    """The properties of a table's state on which a request depends."""
+
+    format_version: int
+    head: int | None
+    """The snapshot of the branch."""
+    last_sequence_number: int
+    next_row_id: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A request for the catalog, and the files that the table needs if it succeeds."""
@@ -45,7 +56,7 @@ class Request:
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     files: frozenset[str]
-    built_on: tuple[Hashable, ...] = ()
+    built_on: StateVersion
     """The state of the table it was built on: if it is unchanged, the same request may be sent again."""
 
 
@@ -194,10 +205,14 @@ class RequestBuilder:
         return snapshot, manifests
 
 
-def state_version(state: TableState) -> tuple[Hashable, ...]:
-    """The properties of a table's state on which a request depends."""
-    head = state.parent.snapshot_id if state.parent else None
-    return (state.version, head, state.last_sequence_number, state.next_row_id)
+def state_version(state: TableState) -> StateVersion:
+    """The version of the table's state that a request is built on."""
+    return StateVersion(
+        format_version=state.version,
+        head=state.parent.snapshot_id if state.parent else None,
+        last_sequence_number=state.last_sequence_number,
+        next_row_id=state.next_row_id,
+    )
 
 
 def _added_since(since: pl.DataFrame) -> pl.DataFrame:

@@ -201,7 +201,10 @@ class Committer(ABC):
         self._table.refresh()
         paths = {path for each in finished for path in each.result.written}
         metadata, since = self._table.view.metadata, self._plan.observation.snapshot_id
-        referenced = referenced_files(metadata, self._table.reader(), paths, since=since)
+        try:
+            referenced = referenced_files(metadata, self._table.reader(), paths, since=since)
+        except ArcticError:  # of a snapshot that the commit does not need; the commit itself refuses files that are there
+            referenced = set()
         committed_ids = committed_tasks(metadata, self._process_id)  # includes tasks that wrote nothing
         waiting = []
         for each in finished:
@@ -219,7 +222,12 @@ class Committer(ABC):
         finished = list(finished)
         remove_quietly(self._table.view.io, {path for each in finished for path in each.result.row_maps})
         refused = {path for each in finished if each.task.id not in self._unresolved for path in each.result.written}
-        remove_outputs(self._table, refused, since=self._plan.observation.snapshot_id)
+        self._remove_unless_referenced(refused)
+
+    def _remove_unless_referenced(self, paths: Iterable[str]) -> None:
+        observation = self._plan.observation
+        uuid = observation.metadata.table_uuid
+        remove_outputs(self._table, paths, table_uuid=uuid, since=observation.snapshot_id)
 
 
 def was_rolled_back(outcome: Outcome) -> bool:

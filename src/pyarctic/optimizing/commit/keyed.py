@@ -22,7 +22,7 @@ from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, Parti
 from pyarctic.optimizing.commit.committer import Committer, FinishedTask, was_rolled_back
 from pyarctic.optimizing.plan.plan import KeyedPlan
 from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS, KeyedTask, Task
-from pyarctic.tables import KeyedTable, remove_outputs
+from pyarctic.tables import KeyedTable
 from pyarctic.tables.format import (
     MERGED_SUMMARY,
     Node,
@@ -137,12 +137,12 @@ class KeyedCommitter(Committer):
         try:
             outcome = self._submit(change, finished)
         except Unavailable:  # nothing was sent
-            remove_outputs(self._table, statistics, since=change.start)
+            self._remove_unless_referenced(statistics)
             raise
         if isinstance(outcome, Committed):
             self._record_committed(finished, outcome, change)
         else:
-            remove_outputs(self._table, statistics, since=change.start)
+            self._remove_unless_referenced(statistics)
         return outcome
 
     def _partitions_not_landed(self, partitions: Sequence[_PartitionCommit]) -> list[_PartitionCommit]:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
@@ -67,12 +68,15 @@ class PreparedWrite(ABC):
     table: Table
     prepared_on: int | None
     """The snapshot of the store when the write was prepared; it is older than all files of the write."""
+    table_uuid: UUID
+    """The uuid of the store when the write was prepared."""
     moved_columns: tuple[str, ...] = ()
     """The columns that are needed to delete a row in its partition, when keys are looked up."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.prepared_on = self.view.snapshot_id
+        self.table_uuid = self.view.metadata.table_uuid
 
     @property
     def store(self) -> Table:
@@ -114,7 +118,8 @@ class PreparedWrite(ABC):
         try:
             return self._commit(files, note or CommitNote())
         except _NOT_COMMITTED:
-            remove_outputs(self.store, [file.path for file in files], since=self.prepared_on)
+            paths = [file.path for file in files]
+            remove_outputs(self.store, paths, table_uuid=self.table_uuid, since=self.prepared_on)
             raise
 
     @abstractmethod
