@@ -315,6 +315,20 @@ def test_explain_tells_the_measure(lake: Catalog) -> None:
 
 
 @pytest.mark.parametrize("divides", [False, True])
+def test_a_file_without_live_rows(lake: Catalog, divides: bool) -> None:
+    append = made(lake, by(2), self_optimizing__max_task_size_bytes="128KiB")
+    for _ in range(6):
+        append()
+    table = lake.load_table("db.t")
+    changes.apply(table, lambda t: changes.position_delete(t, "id < 1000000"))
+    before = ids()
+    assert len(before) == 5 * ROWS
+    report = optimized(kind="full", divides=divides)
+    assert not report.failures
+    assert ids() == before
+
+
+@pytest.mark.parametrize("divides", [False, True])
 @pytest.mark.parametrize("z_order", [None, "x, y"])
 def test_rows_that_nobody_knew_to_be_dead(lake: Catalog, z_order: str | None, divides: bool) -> None:
     """How many rows equality deletes hit is known when they are read; files have the right size all the same."""

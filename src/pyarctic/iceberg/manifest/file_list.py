@@ -133,7 +133,7 @@ class FileList:
 
     @classmethod
     def load(cls, path: str | Path, table_uuid: str | UUID) -> Self:
-        """Load saved frames, to be moved to a snapshot with `start` before use. A file of another table is refused."""
+        """Load saved frames, to be moved to a snapshot with `at` before use. A file of another table is refused."""
         try:
             table = pq.read_table(path)
             index = json.loads((table.schema.metadata or {})[_SAVED_INDEX])

@@ -52,8 +52,11 @@ _PACKET_BYTES = 4 << 20
 def sample_keys(context: JobContext, task: Task, sources: Iterable[int]) -> bytes:
     """Some keys of the data files with these numbers, as Arrow IPC bytes."""
     fields, step = order_fields(context.job.metadata, task), sample_step(task)
-    readers = [_attempt_for_file(context, task, source).reader() for source in sources]
-    return _to_ipc(pa.concat_batches([sample_rows(reader.files(), fields, step, live_only=True) for reader in readers]))
+    samples = [  # one reader at a time: each has caches of its own
+        sample_rows(_attempt_for_file(context, task, source).reader().files(), fields, step, live_only=True)
+        for source in sources
+    ]
+    return _to_ipc(pa.concat_batches(samples))
 
 
 def combine_samples(samples: Iterable[bytes]) -> bytes:

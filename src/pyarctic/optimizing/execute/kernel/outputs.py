@@ -108,9 +108,10 @@ class Outputs:
 
 
 def find_runs(codes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Where runs of equal numbers start and end."""
+    """Where runs of equal numbers start and end; none if there are no numbers."""
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    return zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True)
+    ends = np.append(starts, len(codes))[1:]
+    return zip(starts.tolist(), ends.tolist(), strict=True)
 
 
 def dictionary_columns(attempt: Attempt, files: pl.DataFrame, fields: Sequence[NestedField]) -> list[str] | None:
