@@ -91,8 +91,7 @@ def test_a_commit_that_landed_before_the_table_was_renamed_keeps_its_files(
 
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "commit_table", lose)
-        with pytest.raises(OutcomeUnknown):
-            optimize()
+        optimize()
     table = pyarctic.table("lake.db.renamed")
     assert table.files().height == 1, "it was committed"
     assert missing(table._loaded) == []

@@ -152,9 +152,9 @@ class _Commit:
         if isinstance(outcome, Conflict):
             confirmed = self._confirm_refused()
             outcome = outcome if isinstance(confirmed, Table) else confirmed
-        has_landed = isinstance(outcome, Rejected) and outcome.has_landed
-        if isinstance(outcome, Conflict | Rejected) and not has_landed and self._may_be_accepted_late():
-            outcome = Unknown(snapshot_id=self._snapshot_id, reason=outcome.reason, attempts=self._attempts)
+        match outcome:
+            case Conflict() | Rejected(may_have_landed=False) if self._may_be_accepted_late():
+                outcome = Unknown(snapshot_id=self._snapshot_id, reason=outcome.reason, attempts=self._attempts)
         if isinstance(outcome, Conflict | Rejected):
             self._remove_unused(keep=frozenset())
         self._notify("cleaned")
@@ -219,16 +219,14 @@ class _Commit:
         # The old credentials may have expired during a long rewrite.
         self._reader.io = self._io = table.io
         if table.metadata.table_uuid != self._table.metadata.table_uuid:
-            rejected = Rejected(
+            if self._pending_request is not None:  # it may have been committed to the table that had the name before
+                self._files_in_doubt |= self._pending_request.files
+            return Rejected(
                 code="replaced-table",
                 reason="another table has the name now",
                 hint="The table was dropped and created again. Open it again and plan the change on it.",
+                may_have_landed=bool(self._files_in_doubt),
             )
-            if self._pending_request is None and not self._files_in_doubt:
-                return rejected
-            if self._pending_request is not None:  # it may have been committed to the table that had the name before
-                self._files_in_doubt |= self._pending_request.files
-            return Unknown(snapshot_id=self._snapshot_id, reason=rejected.reason, attempts=self._attempts)
         return table
 
     def _confirm_refused(self) -> Table | Committed | Unknown | Rejected:
@@ -248,7 +246,7 @@ class _Commit:
             code="history-lost",
             reason=f"the change was committed as snapshot {self._change.snapshot_id}, and the branch was rolled back since",
             hint="Plan it again on the current snapshot if it is still wanted.",
-            has_landed=True,
+            may_have_landed=True,
         )
 
     def _drop_refused_request(self, table: Table) -> None:

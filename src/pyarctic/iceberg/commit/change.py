@@ -272,8 +272,9 @@ class Rejected:
     reason: str
     hint: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    has_landed: bool = False
-    """Whether it was committed and rolled back since. Its snapshot, which is on no branch, still needs its files then."""
+    may_have_landed: bool = False
+    """Whether the change was committed and rolled back since, or may have been committed to a table that lost its name. A
+    snapshot may need its files then, so that they must not be removed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,7 +149,7 @@ class Committer(ABC):
                 raise
             if isinstance(outcome, Unknown):
                 return self._resolve_unknown(change, outcome, attempt)
-            if isinstance(outcome, Committed) or was_rolled_back(outcome):
+            if isinstance(outcome, Committed) or may_have_landed(outcome):
                 return outcome
             self._unresolved -= tasks
             if isinstance(outcome, Rejected) or attempt + 1 == _MAX_SUBMITS:
@@ -167,7 +167,7 @@ class Committer(ABC):
             except ArcticError:
                 continue
             match outcome:
-                case Committed() | Rejected(has_landed=True):
+                case Committed() | Rejected(may_have_landed=True):
                     return outcome
                 case Rejected():  # it was in the table for a while: its snapshot may still exist
                     break
@@ -230,9 +230,9 @@ class Committer(ABC):
         remove_outputs(self._table, paths, table_uuid=uuid, since=observation.snapshot_id)
 
 
-def was_rolled_back(outcome: Outcome) -> bool:
-    """Whether a change was committed, and rolled back by others at once."""
-    return isinstance(outcome, Rejected) and outcome.has_landed
+def may_have_landed(outcome: Outcome) -> bool:
+    """Whether a snapshot may refer to the files of a refused change: it was rolled back, or the table lost its name."""
+    return isinstance(outcome, Rejected) and outcome.may_have_landed
 
 
 def _backoff_seconds(attempt: int) -> float:

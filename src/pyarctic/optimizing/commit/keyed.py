@@ -19,7 +19,7 @@ from pyarctic.errors import Unavailable
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Rejected
 from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
 from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, PartitionDecoder
-from pyarctic.optimizing.commit.committer import Committer, FinishedTask, was_rolled_back
+from pyarctic.optimizing.commit.committer import Committer, FinishedTask, may_have_landed
 from pyarctic.optimizing.plan.plan import KeyedPlan
 from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS, KeyedTask, Task
 from pyarctic.tables import KeyedTable
@@ -123,7 +123,7 @@ class KeyedCommitter(Committer):
                 break
         else:
             reason = "others kept committing first"
-        if len(partitions) > 1 and not was_rolled_back(outcome):
+        if len(partitions) > 1 and not may_have_landed(outcome):
             for partition in partitions:
                 self._commit([partition])
             return

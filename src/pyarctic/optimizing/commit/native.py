@@ -12,7 +12,7 @@ from pyarctic.errors import ArcticError
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Proof, Rejected
 from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY, FILE_SCHEMA, POSITION_DELETES, PartitionDecoder
-from pyarctic.optimizing.commit.committer import Committer, FinishedTask, was_rolled_back
+from pyarctic.optimizing.commit.committer import Committer, FinishedTask, may_have_landed
 from pyarctic.optimizing.observe.history import (
     CADENCE_EVENTS,
     STATEMENTS,
@@ -122,7 +122,7 @@ class NativeCommitter(Committer):
         commit: Callable[[Sequence[FinishedTask]], None],
     ) -> None:
         """Commit tasks one by one that were refused together. What others have rolled back is not submitted again."""
-        if len(finished) > 1 and not was_rolled_back(outcome):
+        if len(finished) > 1 and not may_have_landed(outcome):
             for each in finished:
                 commit([each])
             return
