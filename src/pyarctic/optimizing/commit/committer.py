@@ -19,7 +19,7 @@ import polars as pl
 from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
 from pyarctic.iceberg import read_bytes, remove_quietly
 from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown, referenced_files
-from pyarctic.iceberg.manifest import FILE_SCHEMA
+from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA
 from pyarctic.optimizing.observe.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
 from pyarctic.optimizing.plan.plan import Plan
 from pyarctic.optimizing.protocol.result import TaskResult
@@ -215,6 +215,13 @@ class Committer(ABC):
             self._open.pop(each.task.id, None)
             self._report(f"task {each.task.id} is in the table already")
         return waiting
+
+    def _still_live(self, deletes: pl.DataFrame) -> pl.DataFrame:
+        """Those that the commits of this process have left in the table: a commit also removes deletes that name a file which
+        it replaces."""
+        if deletes.is_empty() or not self.log.commits:
+            return deletes
+        return deletes.join(self._table.file_list.frame(), on=FILE_IDENTITY, how="semi", nulls_equal=True)
 
     def _remove_outputs(self, finished: Iterable[FinishedTask]) -> None:
         """Remove the files of tasks that are not in the table, except for those whose outcome is open. Row maps are always

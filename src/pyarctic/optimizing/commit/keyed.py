@@ -97,7 +97,7 @@ class KeyedCommitter(Committer):
     def finish(self) -> None:
         """Commit all partitions that are left, and remove dangling deletes."""
         self._commit_ready()
-        if self._plan.dangling_deletes.height:
+        if self._still_live(self._plan.dangling_deletes).height:
             self._commit([])
 
     def _commit_ready(self) -> None:
@@ -167,7 +167,7 @@ class KeyedCommitter(Committer):
         view = self._table.view
         merged = {partition.path: partition.sequence for partition in partitions if partition.sequence is not None}
         add = tuple(file for each in finished for file in each.result.add)
-        remove = self._removed_files(partitions, finished) if partitions else self._plan.dangling_deletes
+        remove = self._removed_files(partitions, finished) if partitions else self._still_live(self._plan.dangling_deletes)
         change = Change(
             start=self._plan.observation.snapshot_id,
             add=add,

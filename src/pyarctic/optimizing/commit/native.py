@@ -108,7 +108,7 @@ class NativeCommitter(Committer):
 
     def _commit_dangling_deletes(self) -> None:
         """Remove dangling deletes that no other commit removed: most never applied to a file of this plan."""
-        dangling = self._dangling_deletes([])
+        dangling = self._still_live(self._dangling_deletes([]))
         if dangling.height:
             change = self._change([], remove=dangling)
             outcome = self._submit(change, [])
