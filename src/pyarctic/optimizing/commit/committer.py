@@ -217,8 +217,8 @@ class Committer(ABC):
         return waiting
 
     def _still_live(self, deletes: pl.DataFrame) -> pl.DataFrame:
-        """Those that the commits of this process have left in the table: a commit also removes deletes that name a file which
-        it replaces."""
+        """Those that the commits of this process have left in the table: a commit also removes deletes that name a replaced
+        file."""
         if deletes.is_empty() or not self.log.commits:
             return deletes
         return deletes.join(self._table.file_list.frame(), on=FILE_IDENTITY, how="semi", nulls_equal=True)
