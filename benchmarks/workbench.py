@@ -183,7 +183,12 @@ def _warm_up(bench: Workbench) -> None:
     """Rewrite the full plain table and small ones of the other kinds: with eight files alone Java's compiler would not be
     done, and the first measured table would cost a fifth more."""
     few = replace(bench.plain, files=8)
-    others = ({"dead_rows": 0.05}, {"dead_rows": 0.05, "version": 3}, {"dead_keys": 1_000}, {"sorted_by_id": True})
+    others = (
+        replace(few, deleted_fraction=0.05),
+        replace(few, deleted_fraction=0.05, version=3),
+        replace(few, deleted_keys=1_000),
+        replace(few, sorted_by_id=True),
+    )
     with console.status("warming up Iceberg Java"):
-        for setup in (bench.plain, *(replace(few, **more) for more in others)):
+        for setup in (bench.plain, *others):
             bench.java.rewrite(bench.table(setup), setup)
