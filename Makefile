@@ -18,22 +18,22 @@ help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(READY)  ## Show PyArctic at work on tables it makes in .demo/
+demo: $(READY) compiled  ## Show PyArctic at work on tables it makes in .demo/
 	@$(PYTHON) -m examples.demo
 
 .PHONY: test
 test: test-fast test-spark  ## Run all tests
 
 .PHONY: test-fast
-test-fast: $(READY)  ## Run the tests that need no Java, in parallel
+test-fast: $(READY) compiled  ## Run the tests that need no Java, in parallel
 	$(PYTEST) -m "not jvm" -n auto -q
 
 .PHONY: test-spark
-test-spark: $(READY) $(JARS)  ## Run the tests against Spark and Iceberg Java, on two JVMs
+test-spark: $(READY) $(JARS) compiled  ## Run the tests against Spark and Iceberg Java, on two JVMs
 	$(PYTEST) -m jvm -n 2 --dist loadfile -q
 
 .PHONY: stress
-stress: $(READY) $(JARS)  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
+stress: $(READY) $(JARS) compiled  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
 	$(PYTHON) -m tests.stress --seconds $(or $(SECONDS),120)
 
 .PHONY: check
@@ -50,7 +50,7 @@ fmt: $(READY)  ## Format the code and repair what can be repaired
 	$(PYTHON) -m ruff format $(SOURCES)
 
 .PHONY: bench
-bench: $(READY) $(JARS)  ## Measure and print the figures
+bench: $(READY) $(JARS) compiled  ## Measure and print the figures
 	@$(PYTHON) -m benchmarks
 
 COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
@@ -67,6 +67,11 @@ jars: $(JARS)  ## Get the jars of Iceberg Java and Kafka: what the tests compare
 clean:  ## Remove everything that was built or fetched
 	rm -rf $(VENV) .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +
+
+# As pip does for an installed package: where Python may not write, every process would compile what it imports.
+.PHONY: compiled
+compiled: $(READY)
+	@$(PYTHON) -m compileall -q src
 
 $(JARS): tests/oracle/pom.xml $(wildcard tests/services/*-pom.xml) | $(READY)
 	@echo "Getting the jars of Iceberg Java and Kafka"

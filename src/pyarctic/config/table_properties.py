@@ -94,6 +94,12 @@ def _flag(text: str) -> bool:
     return word == "true"
 
 
+def _storage(text: str) -> str:
+    if text not in ("summary", "statistics"):
+        raise ValueError
+    return text
+
+
 def _greater_than(limit: int, value: int) -> int:
     if value <= limit:
         raise ValueError
@@ -261,7 +267,8 @@ WRITERS_QUIET_TIME = TableProperty[timedelta](
     default_text="30 s",
     allowed=_DURATION,
     parse=parse_duration,
-    doc="How long a partition is held back after another writer deleted, updated or merged rows in it.",
+    doc="How long a partition is held back after another writer deleted, updated or merged rows in it; ten times as long "
+    "until a cadence is known.",
 )
 
 TRANSACTION_TIMEOUT = TableProperty[timedelta](
@@ -271,6 +278,15 @@ TRANSACTION_TIMEOUT = TableProperty[timedelta](
     allowed=_DURATION,
     parse=parse_duration,
     doc="Keyed tables: how long a transaction that was begun but not committed blocks the merging of later changes.",
+)
+
+LEFTOVERS_MIN_AGE = TableProperty[timedelta](
+    name="self-optimizing.leftovers.min-age",
+    default=timedelta(days=3),
+    default_text="3 d",
+    allowed=_DURATION,
+    parse=parse_duration,
+    doc="How long a killed process must be dead before a later one removes the files that it left.",
 )
 
 SHARE_INSERTS = TableProperty[bool](
@@ -290,6 +306,15 @@ QUOTA = TableProperty[float](
     allowed="a number above 0",
     parse=_weight,
     doc="The weight of the table among those that share optimizers: tables with a higher weight are optimized sooner.",
+)
+
+MERGED_SEQUENCES_STORAGE = TableProperty[str](
+    name="arctic.merged-sequences.storage",
+    default="summary",
+    default_text="summary",
+    allowed="summary or statistics",
+    parse=_storage,
+    doc="Keyed tables: where it is stored how far changes are merged. PyIceberg cannot load a base store with statistics.",
 )
 
 TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
@@ -313,8 +338,10 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     WRITERS_FIRST,
     WRITERS_QUIET_TIME,
     TRANSACTION_TIMEOUT,
+    LEFTOVERS_MIN_AGE,
     SHARE_INSERTS,
     QUOTA,
+    MERGED_SEQUENCES_STORAGE,
 )
 """All table properties, in the order of the documentation."""
 

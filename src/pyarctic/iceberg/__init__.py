@@ -12,30 +12,55 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.storage import open_input, read_bytes, remove_if_incomplete, remove_quietly
+    from pyarctic.iceberg.storage import (
+        AUTH_MANAGER,
+        keep_small_files,
+        list_folder,
+        open_input,
+        read_bytes,
+        remove_if_incomplete,
+        remove_quietly,
+        storage_properties,
+        write_bytes,
+    )
     from pyarctic.iceberg.transforms import apply_transform, internal_type, partition_values, source_column
     from pyarctic.iceberg.wire import file_from_json, file_to_json, frame_from_bytes, frame_to_bytes, trim_metadata
 
 __all__ = [
+    "AUTH_MANAGER",
     "apply_transform",
     "file_from_json",
     "file_to_json",
     "frame_from_bytes",
     "frame_to_bytes",
     "internal_type",
+    "keep_small_files",
+    "list_folder",
     "open_input",
     "partition_values",
     "read_bytes",
     "remove_if_incomplete",
     "remove_quietly",
     "source_column",
+    "storage_properties",
     "trim_metadata",
+    "write_bytes",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "storage": ("open_input", "read_bytes", "remove_quietly", "remove_if_incomplete"),
+        "storage": (
+            "AUTH_MANAGER",
+            "keep_small_files",
+            "list_folder",
+            "open_input",
+            "read_bytes",
+            "remove_quietly",
+            "remove_if_incomplete",
+            "storage_properties",
+            "write_bytes",
+        ),
         "transforms": ("apply_transform", "internal_type", "partition_values", "source_column"),
         "wire": ("file_from_json", "file_to_json", "frame_from_bytes", "frame_to_bytes", "trim_metadata"),
     },

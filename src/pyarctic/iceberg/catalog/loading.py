@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,13 +18,12 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
-from requests.exceptions import RequestException
-from sqlalchemy.exc import SQLAlchemyError
 
 from pyarctic import config
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
-from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_catalog_patches, apply_patches
+from pyarctic.iceberg.storage import CREDENTIALS_HINT, is_refused
 
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
 
@@ -44,7 +44,9 @@ def open_catalog(name: str) -> Catalog:
             catalog=name,
         )
     with translate_catalog_errors(name):
-        return load_catalog(name, **(properties or {}))
+        catalog = load_catalog(name, **(properties or {}))
+    apply_catalog_patches()
+    return catalog
 
 
 def load_table(name: TableName) -> Table:
@@ -82,7 +84,7 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
         ) from cause
     except NotInstalledError as cause:
         raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
-    except (SQLAlchemyError, RequestException, RESTError, ConnectionError, TimeoutError) as cause:
+    except _client_errors() as cause:
         raise Unavailable(
             f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
             hint="Check its `uri`, credentials and that the service is up; `arctic catalog check` tries again.",
@@ -93,7 +95,18 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
             raise _bad_metadata(subject, cause) from cause
         raise ConfigError(f"catalog {catalog!r} is not configured correctly: {cause}", catalog=catalog) from cause
     except OSError as cause:
+        if is_refused(cause):
+            detail = f"{subject}: no permission for its files: {_first_line(cause)}"
+            raise Unavailable(detail, hint=CREDENTIALS_HINT, catalog=catalog) from cause
         raise Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog) from cause
+
+
+def _client_errors() -> tuple[type[Exception], ...]:
+    """The errors of a catalog that is out of reach. Those of libraries that catalogs use only if they are loaded: importing
+    them takes long."""
+    names = (("sqlalchemy.exc", "SQLAlchemyError"), ("requests.exceptions", "RequestException"))
+    errors: list[type[Exception]] = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
+    return (*errors, RESTError, ConnectionError, TimeoutError)
 
 
 def _bad_metadata(table: str, cause: Exception) -> ArcticError:

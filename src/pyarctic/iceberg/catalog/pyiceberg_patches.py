@@ -4,33 +4,38 @@
   lets writers add their own, and tables shared with the mixed-iceberg format have them.
 * Format version 3: PyIceberg does not write its metadata files, starts row ids with null instead of zero, and does not
   notice that a snapshot's sequence number was taken by a commit to another branch.
+* Types of version 3: PyIceberg does not know `variant`. Around the parameters of `geometry` and `geography` it expects and
+  writes quotes, which the specification does not have.
 * A commit deep-copies the complete metadata, although snapshots and log entries never change: with thousands of them this
   takes most of the time.
 * Hive: the lock has no heartbeat, so a slow commit may lose it and overwrite another one. The metastore is given the
   expected metadata file (HIVE-26882: Hive 2.3.10, 4.0 and later; older versions ignore it).
+* S3: PyIceberg's FileIO takes three or more requests to read or write a small object, and deleting one leaves an empty
+  object in the place of its folder. Ours takes one (`iceberg/s3_file_io.py`).
 * Conflicting commits in catalogs whose client writes the metadata file (sql, glue, hive) leave that file behind.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from types import FunctionType
+from typing import Any, Literal
 
-from pydantic import BaseModel
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.rest import TableResponse
+from pydantic import BaseModel, Field
+from pyiceberg import types
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io import FileIO
+from pyiceberg.io import SCHEMA_TO_FILE_IO, FileIO
 from pyiceberg.table import CommitTableRequest, CommitTableResponse, StagedTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV2, TableMetadataV3, TableMetadataWrapper
 from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import AddSnapshotUpdate, SetStatisticsUpdate, _apply_table_update
-from pyiceberg.typedef import IcebergBaseModel
+from pyiceberg.typedef import IcebergBaseModel, TableVersion
 
 from pyarctic.iceberg.storage import remove_if_incomplete
 
@@ -42,11 +47,22 @@ _MODELS: tuple[type[BaseModel], ...] = (  # each after the models it contains
     TableMetadataV3,
     TableMetadataWrapper,
     SetStatisticsUpdate,
-    TableResponse,
     CommitTableRequest,
     CommitTableResponse,
 )
+_GEOMETRY = re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?$")
+_GEOGRAPHY = re.compile(r"geography\s*(?:\(\s*([^,)]*?)\s*(?:,\s*([^,)]*?)\s*)?\))?$")
+_S3_FILE_IO = "pyarctic.iceberg.s3_file_io.S3FileIO"
 _staged: ContextVar[list[str] | None] = ContextVar("staged", default=None)
+
+
+class VariantType(types.PrimitiveType):
+    """Iceberg's `variant`: semi-structured values."""
+
+    root: Literal["variant"] = Field(default="variant")
+
+    def minimum_format_version(self) -> TableVersion:
+        return 3
 
 
 def apply_patches() -> None:
@@ -55,21 +71,32 @@ def apply_patches() -> None:
         return
     BlobMetadata.model_fields["type"].annotation = str
     TableMetadataV3.model_fields["next_row_id"].default = 0
-    for model in _MODELS:
+    # The client of REST catalogs is not imported for it; if it is imported later, its model has what is changed here.
+    rest = sys.modules.get("pyiceberg.catalog.rest")
+    for model in (*_MODELS, *((rest.TableResponse,) if rest else ())):
         model.model_rebuild(force=True)
     TableMetadataV3.model_dump_json = IcebergBaseModel.model_dump_json  # type: ignore[method-assign]
     for model in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
         model.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]  # noqa: ARG005
+    for scheme in ("s3", "s3a", "s3n", "oss"):  # unless a catalog names another with `py-io-impl`
+        SCHEMA_TO_FILE_IO[scheme] = [_S3_FILE_IO, *SCHEMA_TO_FILE_IO[scheme]]
+    _patch_types()
     _patch_sequence_number_check()
-    _patch_metadata_staging()
 
 
-def apply_hive_patch() -> None:
-    """Apply the patch for Hive if its client is loaded: it needs an optional package."""
+def apply_catalog_patches() -> None:
+    """Apply the patches for clients of catalogs, as far as they are loaded. Workers have none."""
+    if (catalogs := sys.modules.get("pyiceberg.catalog")) is not None:
+        _patch_metadata_staging(catalogs.MetastoreCatalog)
+    _patch_hive()
+
+
+def _patch_hive() -> None:
     hive = sys.modules.get("pyiceberg.catalog.hive")
     if hive is None or hasattr(hive, "_expects_metadata"):
         return
     hive._expects_metadata = True  # type: ignore[attr-defined]
+    hive.HIVE_PRIMITIVE_TYPES[VariantType] = "unknown"  # as Iceberg Java does
     client = hive.Client
     alter = client.alter_table_with_environment_context
 
@@ -105,6 +132,37 @@ def staged_metadata() -> Iterator[list[str]]:
         _staged.reset(token)
 
 
+def _patch_types() -> None:
+    # Dozens of models have these functions compiled in. So their code is replaced; it finds its names in PyIceberg's module.
+    recognize = types.IcebergType.handle_primitive_type.__func__
+    module = vars(types)
+    module["_recognize_others"] = FunctionType(recognize.__code__, module)
+    module["VariantType"] = VariantType
+    recognize.__code__ = _recognize_variant.__code__
+    module["GEOMETRY_REGEX"], module["GEOGRAPHY_REGEX"] = _GEOMETRY, _GEOGRAPHY
+    for geo_type, write in ((types.GeometryType, _write_geometry), (types.GeographyType, _write_geography)):
+        geo_type.__str__ = write  # type: ignore[method-assign]
+        geo_type.ser_model.__code__ = _write_as_text.__code__
+
+
+def _recognize_variant(cls: Any, v: Any, handler: Any) -> Any:
+    return VariantType() if v == "variant" else _recognize_others(cls, v, handler)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _write_as_text(self: Any) -> str:
+    return str(self)
+
+
+def _write_geometry(self: types.GeometryType) -> str:
+    return "geometry" if self.crs == types.DEFAULT_GEOMETRY_CRS else f"geometry({self.crs})"
+
+
+def _write_geography(self: types.GeographyType) -> str:
+    if self.algorithm != types.DEFAULT_GEOGRAPHY_ALGORITHM:
+        return f"geography({self.crs}, {self.algorithm})"
+    return "geography" if self.crs == types.DEFAULT_GEOGRAPHY_CRS else f"geography({self.crs})"
+
+
 def _patch_sequence_number_check() -> None:
     apply = _apply_table_update.dispatch(AddSnapshotUpdate)
 
@@ -119,17 +177,19 @@ def _patch_sequence_number_check() -> None:
         return applied
 
 
-def _patch_metadata_staging() -> None:
-    stage = MetastoreCatalog._update_and_stage_table
+def _patch_metadata_staging(catalog: Any) -> None:
+    stage = catalog._update_and_stage_table
+    if hasattr(stage, "__wrapped__"):
+        return
 
     @wraps(stage)
-    def stage_and_record(self: MetastoreCatalog, *args: Any, **kwargs: Any) -> StagedTable:
-        table = stage(self, *args, **kwargs)
+    def stage_and_record(self: Any, *args: Any, **kwargs: Any) -> StagedTable:
+        table: StagedTable = stage(self, *args, **kwargs)
         if (paths := _staged.get()) is not None:
             paths.append(table.metadata_location)
         return table
 
-    write = MetastoreCatalog._write_metadata
+    write = catalog._write_metadata
 
     def write_or_remove(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
         if _staged.get() is None:
@@ -138,5 +198,5 @@ def _patch_metadata_staging() -> None:
             with remove_if_incomplete(io, metadata_path):
                 write(metadata, io, metadata_path)
 
-    MetastoreCatalog._update_and_stage_table = stage_and_record  # type: ignore[method-assign]
-    MetastoreCatalog._write_metadata = staticmethod(write_or_remove)  # type: ignore[method-assign]
+    catalog._update_and_stage_table = stage_and_record
+    catalog._write_metadata = staticmethod(write_or_remove)

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
         Unknown,
         mergeable_manifests,
     )
+    from pyarctic.iceberg.commit.conflict_rollback import ROLLBACK_ON_CONFLICT, rollback_targets
     from pyarctic.iceberg.commit.content_hash import ContentHash
     from pyarctic.iceberg.commit.proof import Proof
     from pyarctic.iceberg.commit.references import referenced_files
+    from pyarctic.iceberg.commit.retry import RetryPolicy
 
 __all__ = [
+    "ROLLBACK_ON_CONFLICT",
     "ROW_MAP_SCHEMA",
     "Change",
     "CommitListener",
@@ -41,10 +44,12 @@ __all__ = [
     "Outcome",
     "Proof",
     "Rejected",
+    "RetryPolicy",
     "Unknown",
     "commit",
     "mergeable_manifests",
     "referenced_files",
+    "rollback_targets",
 ]
 
 __getattr__ = lazy_exports(
@@ -63,8 +68,10 @@ __getattr__ = lazy_exports(
             "Unknown",
             "mergeable_manifests",
         ),
+        "conflict_rollback": ("ROLLBACK_ON_CONFLICT", "rollback_targets"),
         "content_hash": ("ContentHash",),
         "proof": ("Proof",),
         "references": ("referenced_files",),
+        "retry": ("RetryPolicy",),
     },
 )

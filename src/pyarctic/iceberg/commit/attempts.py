@@ -8,11 +8,9 @@ changed, the same request is sent again: it can succeed only once, because it re
 from __future__ import annotations
 
 import contextlib
-import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -26,8 +24,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import ArcticError, Damaged, NotFound, Unavailable, Unsupported, UsageError
+from pyarctic.errors import Conflict as ConflictError
 from pyarctic.iceberg.catalog.loading import translate_catalog_errors
-from pyarctic.iceberg.catalog.pyiceberg_patches import apply_hive_patch, apply_patches, staged_metadata
+from pyarctic.iceberg.catalog.pyiceberg_patches import apply_catalog_patches, apply_patches, staged_metadata
 from pyarctic.iceberg.commit.change import (
     Change,
     Committed,
@@ -38,43 +37,18 @@ from pyarctic.iceberg.commit.change import (
     RejectedCode,
     Unknown,
 )
+from pyarctic.iceberg.commit.conflict_rollback import rollback_targets
 from pyarctic.iceberg.commit.request import Request, RequestBuilder, StateVersion, state_version
+from pyarctic.iceberg.commit.retry import RetryPolicy
 from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
-from pyarctic.iceberg.manifest.file_list import FileList
-from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader
+from pyarctic.iceberg.manifest.file_list import FileList, ManifestReader
+from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.manifest.manifest_files import MetadataFiles
-from pyarctic.iceberg.write.properties import non_negative_property
 
 CommitStep = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
 CommitListener = Callable[[CommitStep], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """How often and how long to retry, from the table's properties."""
-
-    times: int
-    min_wait: float
-    max_wait: float
-    total: float
-    """Seconds after which no further attempt is made."""
-
-    @classmethod
-    def of(cls, metadata: TableMetadata) -> Self:
-        """The policy of a table."""
-        properties = metadata.properties
-        return cls(
-            times=non_negative_property(properties, "commit.retry.num-retries", 4),
-            min_wait=non_negative_property(properties, "commit.retry.min-wait-ms", 100) / 1000,
-            max_wait=non_negative_property(properties, "commit.retry.max-wait-ms", 60_000) / 1000,
-            total=non_negative_property(properties, "commit.retry.total-timeout-ms", 1_800_000) / 1000,
-        )
-
-    def wait_after(self, attempt: int) -> float:
-        """Seconds to wait after an attempt: doubled each time, with jitter so that concurrent commits do not collide."""
-        longest = min(self.min_wait * 2 ** (attempt - 1), self.max_wait)
-        return random.uniform(0.5 * longest, longest)  # noqa: S311  # not for cryptography
+BeforeSend = Callable[[int | None], None]
 
 
 def commit(
@@ -83,17 +57,19 @@ def commit(
     *,
     known: FileList | None = None,
     listen: CommitListener = lambda _: None,
+    before_send: BeforeSend = lambda _: None,
 ) -> Outcome:
     """Apply a change to a table, atomically.
 
         outcome = commit(table, Change(start=snapshot_id, add=(new_file,)))
 
     `known` is a file list of the table, such as the one the change was planned with: its manifests are not read again, and
-    added files are checked against all files of the table. `listen` is called with every step.
+    added files are checked against all files of the table. `listen` is called with every step, and
+    `before_send` before every request with the head of the branch that it requires: if that raises, nothing is sent.
     """
     apply_patches()
-    apply_hive_patch()
-    return _Commit(table, change, known, listen).run()
+    apply_catalog_patches()
+    return _Commit(table, change, known, listen, before_send).run()
 
 
 _POSSIBLY_OUR_COMMIT: tuple[RejectedCode, ...] = ("history-lost", "added-twice", "moved", "done-already")
@@ -105,11 +81,17 @@ class _Commit:
     """The attempts of one commit."""
 
     def __init__(
-        self, table: Table, change: Change | ManifestRewrite, known: FileList | None, listen: CommitListener
+        self,
+        table: Table,
+        change: Change | ManifestRewrite,
+        known: FileList | None,
+        listen: CommitListener,
+        before_send: BeforeSend,
     ) -> None:
         self._table = table
         self._change = change
         self._notify = listen
+        self._before_send = before_send
         self._io = table.io
         self._reader = known.reader(table.io) if known else ManifestReader(table.io)
         self._builder = RequestBuilder(MetadataFiles(table.metadata, table.io), check_all_files=known is not None)
@@ -121,22 +103,31 @@ class _Commit:
         """The heads those requests were built on: while the branch is at one of them, a request may still be accepted."""
         self._version: StateVersion | None = None
         """The state of the table as it was loaded last."""
+        self._possible_heads: set[int | None] = set()
+        """The head of the branch in that state, and those that a catalog may bring it back to."""
         self._pending_was_refused = False
         """The catalog refused the pending request. The table is loaded once more to confirm it: a catalog that repeats
         requests internally may have accepted it first and then refused it, and files of the table must not be removed."""
         self._staged_files: list[str] = []
         """Metadata files that the catalog's client wrote for attempts that failed, as far as known."""
         self._attempts = 0
+        self._failures = 0
+        """Attempts since the last one that lost a race, with the present one: the catalog did not answer, or refused though
+        nobody else has committed."""
+        self._races = 0
+        """Attempts that lost a race."""
+        self._sent_on: str | None = None
+        """The metadata file that the last request was built on."""
 
     def run(self) -> Outcome:
         """Attempt to commit until there is an outcome or the retries are exhausted, then remove unused files."""
         retry = RetryPolicy.of(self._table.metadata)
-        deadline = time.monotonic() + retry.total
         while True:
             self._attempts += 1
+            self._failures += 1
             try:
                 outcome = self._attempt()
-            except (Unavailable, UsageError, Unsupported, Damaged) as error:
+            except (Unavailable, UsageError, Unsupported, Damaged, ConflictError) as error:
                 if self._pending_request is None and not self._may_be_accepted_late():
                     self._remove_unused(keep=frozenset())
                     raise
@@ -145,10 +136,9 @@ class _Commit:
                 if self._pending_request is None:
                     self._remove_unused(keep=frozenset())
                 raise
-            is_last = self._attempts > retry.times or time.monotonic() > deadline
-            if not isinstance(outcome, Conflict | Unknown) or is_last:
+            if not isinstance(outcome, Conflict | Unknown) or retry.ends_after(self._attempts, self._failures):
                 break
-            time.sleep(retry.wait_after(self._attempts))
+            self._wait(retry, outcome)
         if isinstance(outcome, Conflict):
             confirmed = self._confirm_refused()
             outcome = outcome if isinstance(confirmed, Table) else confirmed
@@ -160,9 +150,17 @@ class _Commit:
         self._notify("cleaned")
         return outcome
 
+    def _wait(self, retry: RetryPolicy, outcome: Conflict | Unknown) -> None:
+        """Wait before the next attempt. A refused append that was tried without loading the table is tried at once."""
+        if isinstance(outcome, Unknown) or self._failures > 1:
+            time.sleep(retry.wait_after_failure(self._failures))
+        elif self._races or not self._can_skip_loading():
+            time.sleep(retry.wait_after_lost_race(self._races + 1))
+
     def _may_be_accepted_late(self) -> bool:
-        """Whether a request without a response may still be on its way: the branch has not moved since it was built."""
-        return bool(self._heads_in_doubt) and (self._version is None or self._version.head in self._heads_in_doubt)
+        """Whether a request without a response may still be on its way: the branch has not moved since it was built, or only
+        by snapshots that the catalog may drop in favour of the request."""
+        return bool(self._heads_in_doubt) and (self._version is None or bool(self._heads_in_doubt & self._possible_heads))
 
     def _attempt(self) -> Outcome:
         if self._attempts == 1 and self._can_skip_loading():
@@ -190,11 +188,13 @@ class _Commit:
                     return self._unknown_outcome(error)
                 return error.rejected
         self._notify("prepared")
+        self._before_send(request.built_on.head)
         return self._send(table, request)
 
     def _state_of(self, table: Table) -> TableState:
         state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
         self._version = state_version(state)
+        self._possible_heads = _snapshot_ids(rollback_targets(table.metadata, state.parent))
         return state
 
     def _can_skip_loading(self) -> bool:
@@ -254,11 +254,14 @@ class _Commit:
         if self._pending_was_refused:
             self._pending_was_refused = False
             self._pending_request = None
+            if table.metadata_location != self._sent_on:
+                self._races, self._failures = self._races + 1, 1
             if not self._files_in_doubt:
                 self._remove_staged(table.metadata, table.metadata_location)
 
     def _send(self, table: Table, request: Request) -> Outcome:
         previous, self._pending_request = self._pending_request, request
+        self._sent_on = table.metadata_location
         with staged_metadata() as staged:
             try:
                 response = table.catalog.commit_table(table, request.requirements, request.updates)
@@ -289,8 +292,10 @@ class _Commit:
         metadata = loaded.metadata
         snapshot = metadata.snapshot_by_id(self._change.snapshot_id)
         self._notify("answered")
-        # With the change in the table no other attempt can succeed any more.
-        self._files_in_doubt, self._heads_in_doubt = set(), set()
+        head = metadata.snapshot_by_name(self._change.branch)
+        if not self._heads_in_doubt & _snapshot_ids(rollback_targets(metadata, head)):
+            # With the change in the table no other attempt can succeed any more.
+            self._files_in_doubt, self._heads_in_doubt = set(), set()
         used_files = request.files if request else self._files_used_by(snapshot)
         self._remove_unused(keep=used_files)
         self._remove_staged(metadata, loaded.metadata_location)
@@ -350,6 +355,10 @@ class _Commit:
         used = {location, *(entry.metadata_file for entry in metadata.metadata_log)}
         remove_quietly(self._io, [path for path in self._staged_files if path not in used])
         self._staged_files = []
+
+
+def _snapshot_ids(snapshots: Iterable[Snapshot | None]) -> set[int | None]:
+    return {snapshot.snapshot_id if snapshot else None for snapshot in snapshots}
 
 
 def _is_conflict(error: Exception) -> bool:

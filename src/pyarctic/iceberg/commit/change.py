@@ -80,8 +80,13 @@ class Change:
     """Commit only if there was no other commit to the branch since `start`, or since `checked_at`."""
     checked_at: int | None = None
     """A later snapshot than `start`, for which the caller has checked that the change still applies."""
+    requires: tuple[int, ...] = ()
+    """Snapshots that must be in the history of the branch: the change relies on what they did. A catalog may have dropped
+    one in favour of another writer."""
     empty: bool = False
     """A snapshot without files, which only takes a sequence number."""
+    recounts: bool = False
+    """Count the totals of the summary from all live files, instead of adding to those of the parent, which may be wrong."""
     once: NumberedStep | None = None
     """Commit only if this step was not committed before."""
     branch: str = "main"

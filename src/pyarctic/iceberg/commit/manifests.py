@@ -6,7 +6,7 @@ as the manifest they replace is in the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 import polars as pl
@@ -14,13 +14,14 @@ import polars as pl
 from pyarctic.iceberg.commit.change import no_files
 from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
 from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY
-from pyarctic.iceberg.manifest.reader import DATA, DELETED, ManifestRef, describe_entries, read_raw_manifest
+from pyarctic.iceberg.manifest.reader import DATA, DELETED, ManifestRef, describe_entries, read_raw_manifests
 from pyarctic.iceberg.write.manifest.entries import EntryBatch, new_entries
 from pyarctic.iceberg.write.manifest.manifest_files import MAX_ENTRIES, MetadataFiles
 from pyarctic.iceberg.write.manifest.splice import carry_entries
 from pyarctic.iceberg.write.new_file import NewFile
 
 Value = TypeVar("Value")
+_ENTRY_IDENTITY = ["manifest_path", *FILE_IDENTITY]
 
 
 class CommitManifests:
@@ -52,48 +53,35 @@ class CommitManifests:
     def without_files(self, removed: pl.DataFrame, state: TableState, snapshot_id: int) -> list[ManifestRef]:
         """The table's manifests without some files. Manifests with removed files are rewritten: large ones separately, small
         ones together."""
-        removed_by_path = {str(path): group for (path,), group in removed.group_by("manifest_path")}
-        affected = [m for m in state.manifests if m.path in removed_by_path]
+        paths = set(removed["manifest_path"].unique())
+        affected = [m for m in state.manifests if m.path in paths]
         # A manifest with removed entries only is not needed any more.
-        kept = [
-            m for m in state.manifests if m.path not in removed_by_path and (m.added_files != 0 or m.existing_files != 0)
-        ]
+        kept = [m for m in state.manifests if m.path not in paths and (m.added_files != 0 or m.existing_files != 0)]
         small = [m for m in affected if _entry_count(m) < MAX_ENTRIES // 2]
         groups = [small] * bool(small) + [[m] for m in affected if _entry_count(m) >= MAX_ENTRIES // 2]
-        return [m for group in groups for m in self._rewrite_without(group, removed_by_path, state, snapshot_id)] + kept
+        return [m for group in groups for m in self._rewrite_without(group, removed, state, snapshot_id)] + kept
 
     def rewrite(self, manifests: Sequence[ManifestRef], state: TableState, snapshot_id: int) -> list[ManifestRef]:
         """Write the entries of manifests again, sorted by partition, in manifests of the right size."""
 
         def write() -> list[ManifestRef]:
-            batches = [self._carry(manifest, no_files(), state, snapshot_id).cluster() for manifest in manifests]
-            return self._write_together(batches, snapshot_id)
+            return self._write_together(list(_carry(manifests, no_files(), state, snapshot_id)), snapshot_id, cluster=True)
 
         return self._compute_once(("rewritten", state.version, tuple((m.path, m.first_row_id) for m in manifests)), write)
 
     def _rewrite_without(
-        self, manifests: Sequence[ManifestRef], removed: Mapping[str, pl.DataFrame], state: TableState, snapshot_id: int
+        self, manifests: Sequence[ManifestRef], removed: pl.DataFrame, state: TableState, snapshot_id: int
     ) -> list[ManifestRef]:
         def write() -> list[ManifestRef]:
-            batches = [self._carry(manifest, removed[manifest.path], state, snapshot_id) for manifest in manifests]
-            return self._write_together(batches, snapshot_id)
+            batches = list(_carry(manifests, removed, state, snapshot_id))
+            return self._write_together(batches, snapshot_id, cluster=len(manifests) > 1)
 
-        removed_files = (removed[manifest.path].select(FILE_IDENTITY).sort(FILE_IDENTITY) for manifest in manifests)
-        identity = tuple(
-            (m.path, m.first_row_id, *files.iter_rows()) for m, files in zip(manifests, removed_files, strict=True)
-        )
+        paths = [manifest.path for manifest in manifests]
+        removed_files = removed.filter(pl.col("manifest_path").is_in(paths)).select(_ENTRY_IDENTITY).sort(_ENTRY_IDENTITY)
+        identity = (tuple((m.path, m.first_row_id) for m in manifests), tuple(removed_files.iter_rows()))
         return self._compute_once(("without", state.version, identity), write)
 
-    def _carry(self, manifest: ManifestRef, removed: pl.DataFrame, state: TableState, snapshot_id: int) -> EntryBatch:
-        """The entries of a manifest, those of removed files with status DELETED."""
-        raw = read_raw_manifest(state.reader.io, manifest, metrics=True, everything=True)
-        entries = describe_entries(raw).with_row_index("row")
-        removed_entries = entries.filter(pl.col("status") != DELETED).join(
-            removed, on=FILE_IDENTITY, how="semi", nulls_equal=True
-        )
-        return carry_entries(state.version, raw, entries["row"].is_in(removed_entries["row"].implode()), snapshot_id)
-
-    def _write_together(self, batches: Sequence[EntryBatch], snapshot_id: int) -> list[ManifestRef]:
+    def _write_together(self, batches: Sequence[EntryBatch], snapshot_id: int, *, cluster: bool) -> list[ManifestRef]:
         """Write entries of several manifests together, as far as they may be in one manifest."""
         groups: list[list[EntryBatch]] = []
         for batch in batches:
@@ -102,13 +90,26 @@ class CommitManifests:
                 groups.append([batch])
             else:
                 group.append(batch)
-        combined = [EntryBatch.concat(group).cluster() if len(group) > 1 else group[0] for group in groups]
+        combined = [EntryBatch.concat(group) if len(group) > 1 else group[0] for group in groups]
+        combined = [batch.cluster() for batch in combined] if cluster else combined
         return [manifest for batch in combined for manifest in self._files.write_manifests(batch, snapshot_id)]
 
     def _compute_once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]  # type: ignore[return-value]
+
+
+def _carry(
+    manifests: Sequence[ManifestRef], removed: pl.DataFrame, state: TableState, snapshot_id: int
+) -> Iterator[EntryBatch]:
+    """The entries of manifests, those of removed files with status DELETED."""
+    for raw in read_raw_manifests(state.reader.io, manifests, everything=True):
+        entries = describe_entries(raw).with_row_index("row")
+        removed_entries = entries.filter(pl.col("status") != DELETED).join(
+            removed, on=_ENTRY_IDENTITY, how="semi", nulls_equal=True
+        )
+        yield carry_entries(state.version, raw, entries["row"].is_in(removed_entries["row"].implode()), snapshot_id)
 
 
 def _encode_entries(state: TableState, files: Sequence[NewFile], snapshot_id: int) -> EntryBatch:

@@ -253,7 +253,7 @@ def _added_positions(change: Change, io: FileIO) -> DeletedPositions:
         if file.is_vector:
             named = {str(file.referenced_data_file): _read_vector_of(io, file)}
         elif file.content == POSITION_DELETES:
-            named = read_position_deletes(io, file.path, file.file_format)
+            named = read_position_deletes(io, file.path, file.file_format, size=file.file_size_bytes)
         for path, positions in named.items():
             added[path] = merge_positions(added.get(path, NO_POSITIONS), positions)
     return added

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.iceberg.manifest.reader import ManifestReader
+from pyarctic.iceberg.manifest.file_list import ManifestReader, ancestors
 
 
 def referenced_files(
@@ -39,5 +39,5 @@ def _snapshots_since(metadata: TableMetadata, start: Snapshot | None) -> list[Sn
         return list(metadata.snapshots)
     if start.sequence_number:  # one sequence for all branches
         return [snapshot for snapshot in metadata.snapshots if (snapshot.sequence_number or 0) > start.sequence_number]
-    older = {snapshot.snapshot_id for snapshot in ancestors_of(start, metadata)}
+    older = {snapshot.snapshot_id for snapshot in ancestors(metadata, start)}
     return [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]

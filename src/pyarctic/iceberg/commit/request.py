@@ -189,6 +189,7 @@ class RequestBuilder:
             after=manifests,
             snapshot_id=change.snapshot_id,
             extra=extra,
+            live=state.reader.files_of(manifests) if isinstance(change, Change) and change.recounts else None,
         )
         fields = {
             "snapshot-id": change.snapshot_id,

@@ -11,11 +11,25 @@ from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
 from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, EQUALITY_DELETES, POSITION_DELETES, ManifestRef
 
+_TOTALS = (
+    "total-data-files",
+    "total-records",
+    "total-delete-files",
+    "total-files-size",
+    "total-position-deletes",
+    "total-equality-deletes",
+)
 _RUNNING_TOTALS = {
     "total-files-size": ("added-files-size", "removed-files-size"),
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
+
+
+def count_totals(files: pl.DataFrame) -> dict[str, int]:
+    """The totals of a summary, counted from all live files of a snapshot."""
+    counts = _counts(files, "total", "total")
+    return {name: counts[name] for name in _TOTALS}
 
 
 def summarize(
@@ -28,14 +42,17 @@ def summarize(
     after: Sequence[ManifestRef],
     snapshot_id: int,
     extra: Mapping[str, str],
+    live: pl.DataFrame | None = None,
 ) -> Summary:
-    """Summarize a snapshot. `added` and `removed` are frames of a file list; `before` and `after` are the manifests."""
+    """Summarize a snapshot. `added` and `removed` are frames of a file list; `before` and `after` are the manifests. With
+    `live`, all files of the snapshot, totals are counted; else they follow from those of the parent."""
     counts = _counts(added, "added", "added") | _counts(removed, "deleted", "removed")
     properties = {key: str(count) for key, count in counts.items() if count}
     partitions = pl.concat([frame.select(PARTITION_KEY) for frame in (added, removed)])
     if added.height or removed.height:
         properties["changed-partition-count"] = str(partitions.n_unique())
-    properties |= _manifest_counts(before, after, snapshot_id) | _totals(parent, after, counts)
+    properties |= _manifest_counts(before, after, snapshot_id)
+    properties |= _totals(parent, after, counts) if live is None else _as_texts(count_totals(live))
     return Summary(operation, **{**extra, **properties})
 
 
@@ -83,4 +100,8 @@ def _totals(parent: Snapshot | None, after: Sequence[ManifestRef], counts: Mappi
         parent_total = parent_totals.get(name) if parent else "0"
         if parent_total is not None and parent_total.isdigit():
             totals[name] = max(int(parent_total) + counts.get(plus, 0) - counts.get(minus, 0), 0)
+    return _as_texts(totals)
+
+
+def _as_texts(totals: Mapping[str, int]) -> dict[str, str]:
     return {name: str(total) for name, total in totals.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1, TableMetadataV3
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Unsupported, UsageError
 from pyarctic.iceberg.commit.change import Rejected, RejectedCode
-from pyarctic.iceberg.manifest.file_list import changed_files
+from pyarctic.iceberg.manifest.file_list import ManifestReader, ancestors, changed_files
 from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
-from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader, ManifestRef
+from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestRef
 
 PLAN_AGAIN = "Plan it again on the current snapshot."
 
@@ -88,7 +89,7 @@ class TableState:
         """The `changed_files` since a snapshot, which must be in the history of the branch."""
         if start == (self.parent.snapshot_id if self.parent else None):
             return changed_files(self.reader, None, None)
-        lineage = list(ancestors_of(self.parent, self.metadata))
+        lineage = list(ancestors(self.metadata, self.parent))
         if start is None:  # planned on the empty table: the history must be complete
             if not self._is_first(lineage[-1]):
                 raise self._history_lost(start)
@@ -98,9 +99,18 @@ class TableState:
             raise self._history_lost(start)
         return changed_files(self.reader, start_snapshot, self.parent)
 
+    def not_in_history(self, snapshot_ids: Iterable[int]) -> set[int]:
+        """Those of the snapshots that are not in the history of the branch."""
+        missing = set(snapshot_ids)
+        for ancestor in ancestors(self.metadata, self.parent):
+            if not missing:
+                break
+            missing.discard(ancestor.snapshot_id)
+        return missing
+
     def has_left(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot of the table is certainly not in the history of the branch."""
-        lineage = list(ancestors_of(self.parent, self.metadata)) if self.parent else []
+        lineage = list(ancestors(self.metadata, self.parent)) if self.parent else []
         if any(ancestor.snapshot_id == snapshot.snapshot_id for ancestor in lineage):
             return False
         # If snapshots were expired, the missing part of the history may have had it.

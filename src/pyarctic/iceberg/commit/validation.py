@@ -54,6 +54,13 @@ def _check_preconditions(change: Change, state: TableState) -> None:
         raise ChangeRejected(
             "moved", f"snapshot {head} was committed concurrently, after {expected}", PLAN_AGAIN, snapshot_id=head or 0
         )
+    if lost := state.not_in_history(change.requires):
+        raise ChangeRejected(
+            "history-lost",
+            f"snapshot {min(lost)}, which the change relies on, was rolled back",
+            "Somebody has rolled it back, or the catalog in favour of another writer. " + PLAN_AGAIN,
+            snapshot_id=min(lost),
+        )
     if state.parent is None and state.branch != MAIN_BRANCH:
         raise ChangeRejected(
             "mismatch",
@@ -251,7 +258,8 @@ def check_position_delete_files(change: Change, state: TableState, since: pl.Dat
     for file in change.added_deletes:
         if file.content != POSITION_DELETES or file.referenced_data_file is not None:
             continue
-        named = removed & read_position_deletes(state.reader.io, file.path, file.file_format).keys()
+        deletes = read_position_deletes(state.reader.io, file.path, file.file_format, size=file.file_size_bytes)
+        named = removed & deletes.keys()
         if named:
             raise ChangeRejected(
                 "not-live",

@@ -6,6 +6,7 @@ key columns.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from pyarctic.errors import Damaged, Unsupported
 from pyarctic.iceberg.delete.deletion_vectors import Positions, read_vector
-from pyarctic.iceberg.delete.key_index import EqualityIndex, is_exact_code
+from pyarctic.iceberg.delete.key_index import EqualityIndex, Integers, is_exact_code
 from pyarctic.iceberg.delete.matching import FileDeletes
 from pyarctic.iceberg.manifest.reader import FILE_PATH_ID
-from pyarctic.iceberg.read.data_files import FileBatch, OpenFile, read_file_batches
+from pyarctic.iceberg.read.data_files import BatchSizer, FileBatch, OpenFile, read_file_batches
+from pyarctic.iceberg.read.joined_batches import join_batches
 from pyarctic.iceberg.read.projection import Projection, arrow_schema, children, fields_by_id
 
 POSITION_ID = 2147483545
@@ -82,6 +84,7 @@ class PositionDeletes:
                 vector["content_offset"],
                 vector["content_size_bytes"],
                 vector["record_count"],
+                vector["file_size_bytes"],
             )
         if self._wanted is not None and data_file not in self._wanted:
             msg = f"positions of {data_file} were not wanted"
@@ -94,22 +97,25 @@ class PositionDeletes:
     def _decode(self, row: Mapping[str, Any]) -> dict[str, Positions]:
         def read() -> tuple[dict[str, Positions], int]:
             check_not_encrypted(row["file_path"], row["key_metadata_bytes"])
-            decoded = read_position_deletes(self._io, row["file_path"], row["file_format"], self._wanted)
+            decoded = read_position_deletes(
+                self._io, row["file_path"], row["file_format"], self._wanted, size=row["file_size_bytes"]
+            )
             return decoded, sum(len(path) + positions.nbytes for path, positions in decoded.items())
 
         return self._cache.get(row["file_path"], read)
 
 
 def read_position_deletes(
-    io: FileIO, path: str, file_format: str, wanted: Collection[str] | None = None
+    io: FileIO, path: str, file_format: str, wanted: Collection[str] | None = None, *, size: int | None = None
 ) -> dict[str, Positions]:
     """Read a position delete file: data file → ascending, distinct positions. The specification orders its rows by path and
     position, which makes this cheap; a file in another order is read correctly too. Positions of data files that are not
     wanted are dropped batch by batch, so that memory does not grow with the size of the file."""
     positions_by_file: dict[str, list[Positions]] = {}
     wanted_paths = None if wanted is None else pa.array(sorted(wanted), pa.string())
-    for file_batch in read_file_batches(io, path, file_format, None, {FILE_PATH_ID, POSITION_ID}, dictionaries=True):
-        if not {FILE_PATH_ID, POSITION_ID} <= fields_by_id(file_batch.file.schema, file_batch.file.names).keys():
+    field_ids = {FILE_PATH_ID, POSITION_ID}
+    for file_batch in read_file_batches(io, path, file_format, None, field_ids, size=size, dictionaries=True):
+        if not field_ids <= fields_by_id(file_batch.file.schema, file_batch.file.names).keys():
             raise Damaged(
                 f"position delete file without its columns file_path and pos: {path}",
                 hint=_INVALID_FILE_HINT,
@@ -250,13 +256,23 @@ def _to_comparable(array: pa.Array) -> pa.Array:
     return array
 
 
-def read_equality_deletes(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
-    """The deleted keys of equality delete files, batch by batch, with the data sequence number of their file."""
-    for row in files.iter_rows(named=True):
-        check_not_encrypted(row["file_path"], row["key_metadata_bytes"])
-        for file_batch in read_file_batches(io, row["file_path"], row["file_format"], None, keys.top_level_ids):
-            keys.check_present_in(file_batch.file)
-            yield keys.frame(file_batch, {}), row["data_sequence_number"]
+def read_equality_deletes(
+    io: FileIO, keys: KeyColumns, files: pl.DataFrame
+) -> Iterator[tuple[pl.DataFrame, Integers, Integers]]:
+    """The deleted keys of equality delete files in batches, the data sequence numbers of the files in each, and how many of
+    its keys they have."""
+    for batch in join_batches(_equality_delete_batches(io, keys, files)):
+        keys.check_present_in(batch.joined.file)
+        yield keys.frame(batch.joined, {}), np.array(batch.owners, np.int64), batch.heights
+
+
+def _equality_delete_batches(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[int, FileBatch]]:
+    columns = ["file_path", "file_format", "file_size_bytes", "key_metadata_bytes", "data_sequence_number"]
+    sizer = BatchSizer()
+    for path, file_format, size, key_metadata_bytes, sequence in files.select(columns).iter_rows():
+        check_not_encrypted(path, key_metadata_bytes)
+        for batch in read_file_batches(io, path, file_format, None, keys.top_level_ids, batch_sizer=sizer, size=size):
+            yield sequence, batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +282,8 @@ class DeleteBatch:
     keys: KeyColumns
     files: pl.DataFrame
     memory_bytes: int
+    digest: bytes
+    """Of the paths of the files, which there may be thousands of."""
 
 
 class EqualityDeletes:
@@ -274,7 +292,7 @@ class EqualityDeletes:
     def __init__(self, io: FileIO, schemas: Sequence[Schema], memory_bytes: int) -> None:
         self._io = io
         self._schemas = schemas
-        self._cache: LruCache[tuple[str, ...], EqualityIndex] = LruCache(memory_bytes)
+        self._cache: LruCache[bytes, EqualityIndex] = LruCache(memory_bytes)
 
     def batches(self, files: pl.DataFrame) -> list[DeleteBatch]:
         """The delete files by their key columns, in batches within the memory budget."""
@@ -283,7 +301,7 @@ class EqualityDeletes:
             keys = KeyColumns.of(list(ids or ()), self._schemas, group["file_path"][0])
             number = (pl.col("memory_bytes").cum_sum() - 1) // self._cache.memory_bytes
             parts = group.with_columns(memory_bytes=keys.memory_bytes).with_columns(batch=number).partition_by("batch")
-            batches += [DeleteBatch(keys=keys, files=part, memory_bytes=int(part["memory_bytes"].sum())) for part in parts]
+            batches += [_delete_batch(keys, part) for part in parts]
         return batches
 
     def fit_in_memory(self, batches: Sequence[DeleteBatch]) -> bool:
@@ -297,4 +315,9 @@ class EqualityDeletes:
             index = EqualityIndex(read_equality_deletes(self._io, batch.keys, batch.files))
             return index, index.nbytes
 
-        return self._cache.get(tuple(batch.files["file_path"].to_list()), build)
+        return self._cache.get(batch.digest, build)
+
+
+def _delete_batch(keys: KeyColumns, files: pl.DataFrame) -> DeleteBatch:
+    digest = hashlib.sha256("\0".join(files["file_path"]).encode()).digest()
+    return DeleteBatch(keys=keys, files=files, memory_bytes=int(files["memory_bytes"].sum()), digest=digest)

@@ -34,10 +34,10 @@ def to_bitmap(positions: Positions) -> BitMap64:
     return BitMap64(array("Q", positions.tobytes()))
 
 
-def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int) -> Positions:
+def read_vector(io: FileIO, path: str, offset: int, size: int, cardinality: int, file_size: int | None = None) -> Positions:
     """Read a deletion vector: the deleted row positions, ascending. Length, magic, checksum and cardinality must agree."""
     try:
-        return decode_vector(read_range(io, path, offset, size), size, cardinality)
+        return decode_vector(read_range(io, path, offset, size, file_size), size, cardinality)
     except (IndexError, ValueError, struct.error) as cause:
         raise Damaged(
             f"deletion vector at byte {offset} of {path} is corrupt: {cause}",

@@ -17,6 +17,7 @@ import polars as pl
 
 Codes = npt.NDArray[np.int64]
 Versions = npt.NDArray[np.integer[Any]]
+Integers = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
@@ -76,6 +77,10 @@ class KeyIndex:
             codes, versions = codes[first], np.maximum.reduceat(versions, np.flatnonzero(first))
         return codes, versions
 
+    def __len__(self) -> int:
+        """The number of keys; the null key is not counted."""
+        return len(self._codes)
+
     @property
     def nbytes(self) -> int:
         """Memory of the index."""
@@ -121,25 +126,31 @@ class KeyIndex:
 class EqualityIndex:
     """The deleted keys of equality delete files that have the same key columns."""
 
-    def __init__(self, parts: Iterable[tuple[pl.DataFrame, int]]) -> None:
-        """`parts`: rows of key columns, each with the data sequence number of its delete file."""
+    def __init__(self, parts: Iterable[tuple[pl.DataFrame, Integers, Integers]]) -> None:
+        """`parts`: rows of key columns, data sequence numbers of their delete files, and how many rows each of these has."""
         codes: list[Codes] = []
         frames: list[pl.DataFrame] = []
-        sequences: list[int] = []
+        sequences: list[Integers] = []
+        counts: list[Integers] = []
         null_sequences: list[int] = []
-        for rows, sequence in parts:
+        for rows, part_sequences, part_counts in parts:
             if not is_exact_code(rows.schema):
                 frames.append(rows)
             elif rows.to_series().null_count():
-                null_sequences.append(sequence)
+                is_null = rows.to_series().is_null().to_numpy()
+                files = np.repeat(np.arange(len(part_counts)), part_counts)
+                null_sequences.append(int(part_sequences[files[is_null]].max()))
                 rows = rows.drop_nulls()
+                part_counts = np.bincount(files[~is_null], minlength=len(part_counts))
             codes.append(encode_keys(rows))
-            sequences.append(sequence)
+            sequences.append(part_sequences)
+            counts.append(part_counts)
         # The version of a key is the rank of its newest delete among these: a byte or two instead of eight.
-        self._sequences = np.unique(np.array(sequences, np.int64))
-        null_rank = self._rank_after(max(null_sequences)) - 1 if null_sequences else -1
-        ranks = np.array([self._rank_after(sequence) - 1 for sequence in sequences], np.min_scalar_type(len(sequences)))
-        key_ranks = np.repeat(ranks, [len(part) for part in codes])
+        all_sequences = np.concatenate([np.empty(0, np.int64), *sequences])
+        self._sequences = np.unique(all_sequences)
+        null_rank = int(self._rank_after(max(null_sequences))) - 1 if null_sequences else -1
+        ranks = (self._rank_after(all_sequences) - 1).astype(np.min_scalar_type(len(all_sequences)))
+        key_ranks = np.repeat(ranks, np.concatenate([np.empty(0, np.int64), *counts]))
         self._keys = KeyIndex(codes, key_ranks, pl.concat(frames) if frames else None, null_rank)
 
     @property
@@ -147,15 +158,15 @@ class EqualityIndex:
         """Memory of the index."""
         return self._keys.nbytes
 
-    def is_deleted(self, rows: pl.DataFrame, data_sequence: int) -> Mask:
-        """True for rows whose key was deleted after `data_sequence`."""
+    def is_deleted(self, rows: pl.DataFrame, data_sequence: int | Integers) -> Mask:
+        """True for rows whose key was deleted after `data_sequence`; there may be one for each row."""
         min_rank = self._rank_after(data_sequence)
-        if min_rank == len(self._sequences):
+        if not rows.height or np.min(min_rank) == len(self._sequences):
             return np.zeros(rows.height, dtype=bool)
-        return self._keys.matches_since(rows, min_rank)
+        return self._keys.matches_since(rows, int(min_rank) if isinstance(data_sequence, int) else min_rank)
 
-    def _rank_after(self, sequence: int) -> int:
-        return int(np.searchsorted(self._sequences, sequence, side="right"))
+    def _rank_after(self, sequence: int | Integers) -> Any:
+        return np.searchsorted(self._sequences, sequence, side="right")
 
 
 def are_dense(codes: Codes) -> bool:

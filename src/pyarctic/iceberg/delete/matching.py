@@ -25,7 +25,7 @@ import polars as pl
 
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifest.partition_keys import LOST_VALUE, PARTITION_KEY
+from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY, find_lost_values
 from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, POSITION_DELETES
 
 Integers = npt.NDArray[np.int64]
@@ -148,10 +148,8 @@ def _with_position_scope(files: pl.DataFrame) -> pl.DataFrame:
     """Add `position_scope`: the partition key without the fields whose value any file of the spec has lost."""
     keys = files.select(PARTITION_KEY).unique()
     lost_fields: dict[int, set[int]] = {}
-    for spec_id, key in keys.filter(pl.col("partition").str.contains("false", literal=True)).iter_rows():
-        indices = {index for index, value in enumerate(json.loads(key)) if value is LOST_VALUE}
-        if indices:
-            lost_fields.setdefault(spec_id, set()).update(indices)
+    for spec_id, _, indices in find_lost_values(keys):
+        lost_fields.setdefault(spec_id, set()).update(indices)
     if not lost_fields:
         return files.with_columns(position_scope=pl.col("partition"))
     unmatchable = files.filter((pl.col("content") == EQUALITY_DELETES) & pl.col("spec_id").is_in(list(lost_fields)))

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
         IS_DATA,
         IS_VECTOR,
         FileList,
+        ManifestReader,
+        ancestors,
         changed_files,
+        files_changed_by,
         snapshot_by_id,
     )
-    from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES, PARTITION_KEY, PartitionDecoder
-    from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES, ManifestReader
+    from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES, PARTITION_KEY, PartitionDecoder, find_lost_values
+    from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_SCHEMA, POSITION_DELETES
 
 __all__ = [
     "CONTENT_KIND",
@@ -37,7 +40,10 @@ __all__ = [
     "FileList",
     "ManifestReader",
     "PartitionDecoder",
+    "ancestors",
     "changed_files",
+    "files_changed_by",
+    "find_lost_values",
     "snapshot_by_id",
 ]
 
@@ -50,10 +56,13 @@ __getattr__ = lazy_exports(
             "FileList",
             "IS_DATA",
             "IS_VECTOR",
+            "ManifestReader",
+            "ancestors",
             "changed_files",
+            "files_changed_by",
             "snapshot_by_id",
         ),
-        "partition_keys": ("INTEGER_TYPES", "PARTITION_KEY", "PartitionDecoder"),
-        "reader": ("EQUALITY_DELETES", "FILE_SCHEMA", "ManifestReader", "POSITION_DELETES"),
+        "partition_keys": ("INTEGER_TYPES", "PARTITION_KEY", "PartitionDecoder", "find_lost_values"),
+        "reader": ("EQUALITY_DELETES", "FILE_SCHEMA", "POSITION_DELETES"),
     },
 )

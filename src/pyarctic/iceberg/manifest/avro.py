@@ -18,7 +18,8 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -60,7 +61,7 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
         raise Damaged(f"not an Avro file, or cut off at its start: {path}", hint=DAMAGED_HINT, file=path)
     try:
         metadata, position = _read_header(data)
-        schema = json.loads(metadata["avro.schema"])
+        schema = _parse_schema(metadata["avro.schema"])
         codec = metadata.get("avro.codec", b"null").decode()
         sync = data[position : position + SYNC_SIZE]
         blocks, count = _read_blocks(data, position + SYNC_SIZE, sync)
@@ -79,6 +80,22 @@ def parse_container(data: bytes, path: str) -> AvroContainer:
     except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, pa.ArrowInvalid) as cause:
         raise Damaged(f"Avro block does not decompress: {path} ({cause})", hint=DAMAGED_HINT, file=path) from cause
     return AvroContainer(path=path, metadata=metadata, schema=schema, sync=sync, count=count, body=body)
+
+
+@lru_cache(maxsize=64)
+def _parse_schema(text: bytes) -> dict[str, Any]:
+    """The schema of a file. Thousands of small files of one writer have the same one, which is not to be changed."""
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def join_containers(containers: Sequence[AvroContainer]) -> AvroContainer:
+    """Files of the same schema as one."""
+    return replace(
+        containers[0],
+        count=sum(container.count for container in containers),
+        body=b"".join([container.body for container in containers]),
+    )
 
 
 def flatten(container: AvroContainer, inline: Collection[str]) -> list[AvroField]:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+import polars as pl
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -55,6 +56,16 @@ EXACT_DECIMALS = Context(prec=38)
 """The default decimal context would round large numbers to 28 digits."""
 
 
+def find_lost_values(files: pl.DataFrame) -> list[tuple[int, str, set[int]]]:
+    """The partitions of files that have lost values: spec, key, and the positions of the values in the key."""
+    suspects = files.select(PARTITION_KEY).unique().filter(pl.col("partition").str.contains("false", literal=True))
+    found = [
+        (spec_id, key, {position for position, value in enumerate(json.loads(key)) if value is LOST_VALUE})
+        for spec_id, key in suspects.iter_rows()
+    ]
+    return [partition for partition in found if partition[2]]
+
+
 class PartitionDecoder:
     """Decodes the `partition` column of a table's file list, for all partition specs the table has had.
 
@@ -75,6 +86,20 @@ class PartitionDecoder:
             for spec_id, spec in self._specs.items()
             if all(isinstance(field.transform, VoidTransform) for field in spec.fields)
         ]
+
+    def unwritable_specs(self) -> list[int]:
+        """Specs that no file can be added to: the type of a field is not known any more."""
+        return [
+            spec_id for spec_id, spec in self._specs.items() if any(self.result_type(field) is None for field in spec.fields)
+        ]
+
+    def lost_partitions(self, files: pl.DataFrame) -> pl.DataFrame:
+        """The partitions of files that rows cannot be written to again, as PARTITION_KEY: a value or its type is not known
+        any more."""
+        keys = files.select(PARTITION_KEY).unique()
+        lost = [(spec_id, key) for spec_id, key, _ in find_lost_values(keys)]
+        of_unwritable_specs = keys.filter(pl.col("spec_id").is_in(self.unwritable_specs()))
+        return pl.concat([pl.DataFrame(lost, keys.schema, orient="row"), of_unwritable_specs]).unique()
 
     def values(self, spec_id: int, key: str) -> tuple[Any, ...]:
         """The partition tuple in Iceberg's internal representation (days, microseconds …)."""
@@ -163,3 +188,37 @@ def _from_text(text: str | bool | None, type_: IcebergType | None) -> Any:
     if isinstance(type_, BinaryType | FixedType | UUIDType):
         return bytes.fromhex(text)
     return text
+
+
+def partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
+    """The partition key of manifest entries, from the columns of their partition tuple in spec order; names of decimal
+    columns start with "decimal"."""
+    if not columns:
+        return pl.lit("[]").alias("partition")
+    texts: list[pl.Expr | None] = []
+    for name in columns:
+        value = pl.col(name)
+        if frame.schema[name] == pl.Null:  # the writer no longer knew the type
+            texts.append(None)
+        elif frame.schema[name] == pl.Binary:
+            text = value.bin.encode("hex")
+            texts.append(_trim_sign_bytes(text) if name.startswith("decimal") else text)
+        else:
+            # A promoted column has the narrow type in old manifests and must give the same text.
+            texts.append((value.cast(pl.Float64) if frame.schema[name] == pl.Float32 else value).cast(pl.String))
+    # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
+    quoted = [
+        pl.lit("false") if text is None else pl.when(text.is_null()).then(pl.lit("null")).otherwise(_quote_json(text))
+        for text in texts
+    ]
+    return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
+
+
+def _quote_json(text: pl.Expr) -> pl.Expr:
+    encoded = pl.struct(text.alias("v")).struct.json_encode()  # {"v":"…"}
+    return encoded.str.slice(5).str.strip_suffix("}")
+
+
+def _trim_sign_bytes(number: pl.Expr) -> pl.Expr:
+    """Two's complement in hexadecimal without redundant sign bytes, whose number depends on the decimal's precision."""
+    return number.str.replace("^(?:00)+([0-7])", "$1").str.replace("^(?:ff)+([89a-f])", "$1")

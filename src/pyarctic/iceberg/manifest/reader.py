@@ -6,16 +6,27 @@ entry inherits from its manifest (snapshot id, sequence numbers, first row id) a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.manifest.avro import DAMAGED_HINT, AvroContainer, AvroField, flatten, parse_container, read_columns
+from pyarctic.iceberg.manifest.avro import (
+    DAMAGED_HINT,
+    AvroContainer,
+    AvroField,
+    flatten,
+    join_containers,
+    parse_container,
+    read_columns,
+)
+from pyarctic.iceberg.manifest.partition_keys import partition_key
 from pyarctic.iceberg.storage import read_bytes
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -74,6 +85,8 @@ METRIC_FIELDS: Columns = {
     128: ("upper_bounds", _ID_TO_BYTES),
 }
 _PARTITION_FIELD = "partition"
+_JOINED_BYTES = 4 << 20
+"""Manifests are decoded together that have about this many bytes."""
 
 _FILE_COLUMNS: dict[str, PolarsType] = {
     "content": pl.Int8,
@@ -167,14 +180,23 @@ def _manifest_ref(row: dict[str, Any]) -> ManifestRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawManifest:
-    """A manifest as stored: its bytes, the fields in them, and the fields that were decoded as columns of `frame`."""
+class RawManifests:
+    """Manifests as stored, joined: their bytes, the fields in them, and the fields that were decoded as columns of `frame`.
+    They have the same Avro schema, partition spec and content. Decoding one costs as much as decoding a hundred small ones,
+    and a stream of commits leaves thousands."""
 
-    ref: ManifestRef
+    refs: list[ManifestRef]
+    heights: list[int]
+    """The number of entries in each manifest."""
     container: AvroContainer
     fields: list[AvroField]
     names: list[str | None]
     frame: pl.DataFrame
+
+    @property
+    def manifest_numbers(self) -> npt.NDArray[np.intp]:
+        """For each entry the number of its manifest."""
+        return np.repeat(np.arange(len(self.refs)), self.heights)
 
     @property
     def partition_columns(self) -> list[str]:
@@ -186,50 +208,18 @@ class RawManifest:
         ]
 
 
-class ManifestReader:
-    """Reads manifests and caches their file lists: a manifest never changes once it is written."""
-
-    def __init__(self, io: FileIO, cached: Mapping[FrameKey, pl.DataFrame] | None = None) -> None:
-        self.io = io
-        self._frames: dict[FrameKey, pl.DataFrame] = dict(cached or {})
-        self._lists: dict[int, list[ManifestRef]] = {}
-
-    def manifests(self, snapshot: Snapshot | None) -> list[ManifestRef]:
-        """The manifests of a snapshot; None stands for the empty table."""
-        if snapshot is None:
-            return []
-        if snapshot.snapshot_id not in self._lists:
-            self._lists[snapshot.snapshot_id] = read_manifest_list(self.io, snapshot)
-        return self._lists[snapshot.snapshot_id]
-
-    def files(self, manifest: ManifestRef) -> pl.DataFrame:
-        """The live files of a manifest as FILE_SCHEMA."""
-        key = (manifest.path, manifest.first_row_id)
-        if key not in self._frames:
-            self._frames[key] = read_manifest(self.io, manifest)
-        return self._frames[key]
-
-    def files_of(self, manifests: Iterable[ManifestRef]) -> pl.DataFrame:
-        """The live files of several manifests."""
-        return pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *map(self.files, manifests)], rechunk=False)
-
-
-def read_manifest(io: FileIO, manifest: ManifestRef) -> pl.DataFrame:
-    """The live entries of a manifest as FILE_SCHEMA."""
-    entries = describe_entries(read_raw_manifest(io, manifest, metrics=manifest.content == DELETES_MANIFEST))
-    return entries.filter(pl.col("status") != DELETED).drop("status")
-
-
-def describe_entries(raw: RawManifest) -> pl.DataFrame:
-    """All entries in the order of the file, as `status` and FILE_SCHEMA, with inherited values filled in."""
-    manifest = raw.ref
-    frame = _inherit(raw.frame, manifest)
-    if frame.filter((pl.col("status") != DELETED) & pl.col("data_sequence_number").is_null()).height:
+def describe_entries(raw: RawManifests) -> pl.DataFrame:
+    """All entries in the order of the files, as `status` and FILE_SCHEMA, with inherited values filled in."""
+    frame = _inherit(raw)
+    unnumbered = frame.filter((pl.col("status") != DELETED) & pl.col("data_sequence_number").is_null())
+    if unnumbered.height:
+        path = unnumbered["manifest_path"][0]
         raise Damaged(
-            f"entries without a sequence number in manifest {manifest.path}",
+            f"entries without a sequence number in manifest {path}",
             hint="Only entries of status ADDED may omit it: the writer of this manifest violated the specification.",
-            file=manifest.path,
+            file=path,
         )
+    manifest = raw.refs[0]
     if manifest.content == DELETES_MANIFEST:
         frame = _with_referenced_file(frame)
     return frame.select(
@@ -238,7 +228,7 @@ def describe_entries(raw: RawManifest) -> pl.DataFrame:
         "file_path",
         pl.col("file_format").str.to_uppercase(),
         pl.lit(manifest.spec_id, pl.Int32).alias("spec_id"),
-        _partition_key(frame, raw.partition_columns),
+        partition_key(frame, raw.partition_columns),
         "record_count",
         "file_size_bytes",
         "data_sequence_number",
@@ -251,55 +241,81 @@ def describe_entries(raw: RawManifest) -> pl.DataFrame:
         "content_offset",
         "content_size_bytes",
         pl.col("key_metadata").bin.size().cast(pl.Int32).alias("key_metadata_bytes"),
-        pl.lit(manifest.path).alias("manifest_path"),
+        "manifest_path",
     ).cast(_ENTRY_SCHEMA)
 
 
-def read_metrics(io: FileIO, manifest: ManifestRef, field_ids: list[int]) -> pl.DataFrame:
-    """Column metrics of the live entries for the given fields: file_path, content_offset and, per field id,
-    `lower_<id>`, `upper_<id>` (Iceberg's single-value bytes), `nulls_<id>`, `nans_<id>`, `values_<id>`, `bytes_<id>`.
-    """
-    frame = read_raw_manifest(io, manifest, metrics=True).frame
-    columns = [
-        _metric_of_field(name, field_id).alias(f"{short}_{field_id}")
-        for field_id in field_ids
-        for name, short in (
-            ("lower_bounds", "lower"),
-            ("upper_bounds", "upper"),
-            ("null_counts", "nulls"),
-            ("nan_counts", "nans"),
-            ("value_counts", "values"),
-            ("column_sizes", "bytes"),
-        )
-    ]
-    return frame.filter(pl.col("status") != DELETED).select("file_path", "content_offset", *columns)
+def read_raw_manifests(
+    io: FileIO, manifests: Iterable[ManifestRef], *, metrics: bool = False, everything: bool = False
+) -> Iterator[RawManifests]:
+    """Read manifests and decode the fields of file lists, with `metrics` also the column metrics, or `everything`. They may
+    come in another order: small ones are decoded together."""
+    groups: dict[tuple[bytes, int, int], list[tuple[AvroContainer, ManifestRef]]] = {}
+    waiting_bytes = 0
+    for manifest in manifests:
+        container = _read_container(io, manifest)
+        # With a wrong count the entries of the next manifest could be taken for its own.
+        if container.count != _entry_count(manifest):
+            yield decode_manifest(container, manifest, metrics=metrics, everything=everything)
+            continue
+        key = (container.metadata["avro.schema"], manifest.spec_id, manifest.content)
+        groups.setdefault(key, []).append((container, manifest))
+        waiting_bytes += len(container.body)
+        if waiting_bytes >= _JOINED_BYTES:
+            for group in groups.values():
+                yield from _decode_together(group, metrics=metrics, everything=everything)
+            groups, waiting_bytes = {}, 0
+    for group in groups.values():
+        yield from _decode_together(group, metrics=metrics, everything=everything)
 
 
-def read_raw_manifest(io: FileIO, manifest: ManifestRef, *, metrics: bool, everything: bool = False) -> RawManifest:
-    """Read a manifest and decode the fields of file lists, with `metrics` also the column metrics, or `everything`."""
-    if manifest.key_metadata is not None:
-        raise Unsupported(
-            f"manifest is encrypted: {manifest.path}",
-            hint="PyArctic does not read encrypted tables yet.",
-            file=manifest.path,
-        )
-    data = read_bytes(io, manifest.path)
+def _decode_together(
+    group: list[tuple[AvroContainer, ManifestRef]], *, metrics: bool, everything: bool
+) -> Iterator[RawManifests]:
+    containers, manifests = [container for container, _ in group], [manifest for _, manifest in group]
+    try:
+        joined = decode_manifest(join_containers(containers), manifests[0], metrics=metrics, everything=everything)
+    except Damaged:  # decoded one by one, the error has the right name
+        for container, manifest in group:
+            yield decode_manifest(container, manifest, metrics=metrics, everything=everything)
+    else:
+        yield replace(joined, refs=manifests, heights=[container.count for container in containers])
+
+
+def _read_container(io: FileIO, manifest: ManifestRef) -> AvroContainer:
+    refuse_encrypted(manifest)
+    data = read_bytes(io, manifest.path, never_changes=True)
     if len(data) < manifest.length:  # cut off between two blocks it would be valid Avro, with fewer files
         raise Damaged(
             f"manifest has {len(data)} bytes, the manifest list says {manifest.length}: {manifest.path}",
             hint=DAMAGED_HINT,
             file=manifest.path,
         )
-    return decode_manifest(parse_container(data, manifest.path), manifest, metrics=metrics, everything=everything)
+    return parse_container(data, manifest.path)
+
+
+def _entry_count(manifest: ManifestRef) -> int:
+    return (manifest.added_files or 0) + (manifest.existing_files or 0) + (manifest.deleted_files or 0)
+
+
+def refuse_encrypted(manifest: ManifestRef) -> None:
+    """Refuse encrypted manifests, which have key metadata."""
+    if manifest.key_metadata is not None:
+        raise Unsupported(
+            f"manifest is encrypted: {manifest.path}",
+            hint="PyArctic does not read encrypted tables yet.",
+            file=manifest.path,
+        )
 
 
 def decode_manifest(
     container: AvroContainer, manifest: ManifestRef, *, metrics: bool, everything: bool = False
-) -> RawManifest:
-    """Decode a manifest that is already in memory, like `read_raw_manifest`."""
+) -> RawManifests:
+    """Decode a manifest that is already in memory, like `read_raw_manifests`."""
     fields = flatten(container, inline=("data_file", _PARTITION_FIELD))
     _check_is_manifest(manifest, fields)
-    wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if metrics or everything else ENTRY_FIELDS
+    has_metrics = metrics or everything or manifest.content == DELETES_MANIFEST  # bounds name the data file of a delete
+    wanted = {**ENTRY_FIELDS, **METRIC_FIELDS} if has_metrics else ENTRY_FIELDS
     names: list[str | None] = []
     for index, field in enumerate(fields):
         if _PARTITION_FIELD in field.path[:-1]:
@@ -309,7 +325,9 @@ def decode_manifest(
         else:
             names.append(f"other_{index}" if everything else None)
     frame = _add_missing_columns(read_columns(container, fields, names), wanted)
-    return RawManifest(ref=manifest, container=container, fields=fields, names=names, frame=frame)
+    return RawManifests(
+        refs=[manifest], heights=[container.count], container=container, fields=fields, names=names, frame=frame
+    )
 
 
 def _check_is_manifest(manifest: ManifestRef, fields: list[AvroField]) -> None:
@@ -327,65 +345,47 @@ def _add_missing_columns(frame: pl.DataFrame, fields: Columns) -> pl.DataFrame:
     return frame.with_columns(missing)
 
 
-def _inherit(frame: pl.DataFrame, manifest: ManifestRef) -> pl.DataFrame:
-    # Manifests of v1 have sequence number 0, which every entry inherits; in later versions only ADDED entries do.
-    inherits = pl.lit(value=True) if manifest.sequence_number == 0 else pl.col("status") == ADDED
-    frame = frame.with_columns(
-        pl.col("snapshot_id").fill_null(manifest.added_snapshot_id),
-        *[
-            pl.when(inherits).then(pl.col(name).fill_null(manifest.sequence_number)).otherwise(pl.col(name)).alias(name)
-            for name in ("data_sequence_number", "file_sequence_number")
-        ],
+def _inherit(raw: RawManifests) -> pl.DataFrame:
+    """The entries with the path of their manifest, and with the values that they inherit from it."""
+
+    numbers = raw.manifest_numbers
+
+    def of_manifests(name: str, dtype: PolarsType) -> pl.Series:
+        values = pl.Series(f"manifest_{name}", [getattr(ref, name) for ref in raw.refs], dtype=dtype)
+        return values.gather(numbers)
+
+    frame = raw.frame.with_columns(
+        pl.Series("manifest_number", numbers),
+        of_manifests("path", pl.String),
+        *[of_manifests(name, pl.Int64) for name in ("added_snapshot_id", "sequence_number", "first_row_id")],
     )
-    if manifest.first_row_id is None:
+    # Manifests of v1 have sequence number 0, which every entry inherits; in later versions only ADDED entries do.
+    sequence = pl.col("manifest_sequence_number")
+    inherited_sequence = pl.when((sequence == 0) | (pl.col("status") == ADDED)).then(sequence)
+    frame = frame.with_columns(
+        pl.coalesce("snapshot_id", "manifest_added_snapshot_id"),
+        *[pl.coalesce(name, inherited_sequence).alias(name) for name in ("data_sequence_number", "file_sequence_number")],
+    )
+    if frame["manifest_first_row_id"].null_count() == frame.height:
         return frame.with_columns(pl.lit(None, pl.Int64).alias("first_row_id"))
     # v3: files without a first row id are numbered in file order; removed entries take no numbers.
+    first = pl.col("manifest_first_row_id")
     unnumbered = (
         pl.when(pl.col("first_row_id").is_null() & (pl.col("status") != DELETED)).then(pl.col("record_count")).otherwise(0)
     )
-    inherited = manifest.first_row_id + unnumbered.cum_sum() - unnumbered
-    return frame.with_columns(pl.coalesce("first_row_id", inherited))
+    inherited = first + unnumbered.cum_sum().over("manifest_number") - unnumbered
+    return frame.with_columns(
+        pl.when(first.is_not_null()).then(pl.coalesce("first_row_id", inherited)).alias("first_row_id")
+    )
 
 
 def _with_referenced_file(frame: pl.DataFrame) -> pl.DataFrame:
-    lower, upper = _metric_of_field("lower_bounds", FILE_PATH_ID), _metric_of_field("upper_bounds", FILE_PATH_ID)
+    lower, upper = metric_of_field("lower_bounds", FILE_PATH_ID), metric_of_field("upper_bounds", FILE_PATH_ID)
     from_bounds = pl.when((pl.col("content") == POSITION_DELETES) & (lower == upper)).then(lower.cast(pl.String))
     return frame.with_columns(pl.coalesce("referenced_data_file", from_bounds))
 
 
-def _metric_of_field(name: str, field_id: int) -> pl.Expr:
+def metric_of_field(name: str, field_id: int) -> pl.Expr:
     """The value of one field in a column of (field id, value) pairs."""
     element = pl.element().struct.field
     return pl.col(name).list.eval(element("value").filter(element("key") == field_id)).list.first()
-
-
-def _partition_key(frame: pl.DataFrame, columns: list[str]) -> pl.Expr:
-    if not columns:
-        return pl.lit("[]").alias("partition")
-    texts: list[pl.Expr | None] = []
-    for name in columns:
-        value = pl.col(name)
-        if frame.schema[name] == pl.Null:  # the writer no longer knew the type
-            texts.append(None)
-        elif frame.schema[name] == pl.Binary:
-            text = value.bin.encode("hex")
-            texts.append(_trim_sign_bytes(text) if name.startswith("decimal") else text)
-        else:
-            # A promoted column has the narrow type in old manifests and must give the same text.
-            texts.append((value.cast(pl.Float64) if frame.schema[name] == pl.Float32 else value).cast(pl.String))
-    # Encoded as an object by Polars, kept as an array: field names may change, positions may not.
-    quoted = [
-        pl.lit("false") if text is None else pl.when(text.is_null()).then(pl.lit("null")).otherwise(_quote_json(text))
-        for text in texts
-    ]
-    return pl.concat_str(pl.lit("["), pl.concat_str(quoted, separator=","), pl.lit("]")).alias("partition")
-
-
-def _quote_json(text: pl.Expr) -> pl.Expr:
-    encoded = pl.struct(text.alias("v")).struct.json_encode()  # {"v":"…"}
-    return encoded.str.slice(5).str.strip_suffix("}")
-
-
-def _trim_sign_bytes(number: pl.Expr) -> pl.Expr:
-    """Two's complement in hexadecimal without redundant sign bytes, whose number depends on the decimal's precision."""
-    return number.str.replace("^(?:00)+([0-7])", "$1").str.replace("^(?:ff)+([89a-f])", "$1")

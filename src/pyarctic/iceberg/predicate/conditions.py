@@ -24,7 +24,7 @@ from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.predicate.literals import LiteralConverter
 from pyarctic.iceberg.read.data_files import OpenFile
-from pyarctic.iceberg.read.projection import arrow_type, fields_by_id
+from pyarctic.iceberg.read.projection import arrow_field, arrow_type, fields_by_id
 
 ALWAYS_TRUE = AlwaysTrue()
 
@@ -86,35 +86,32 @@ def to_row_expression(schema: Schema, condition: BooleanExpression) -> pc.Expres
 def to_row_group_expression(file: OpenFile, condition: BooleanExpression) -> pc.Expression:
     """An Arrow expression for row group statistics of a Parquet file; predicates they cannot decide become true."""
     columns = {
-        field_id: (pc.field(file_field.field.name), file_field.field.type)
+        field_id: file_field.field
         for field_id, file_field in fields_by_id(file.schema, file.names).items()
         if not pa.types.is_nested(file_field.field.type)
     }
     return visit(condition, _ToStatistics(columns))
 
 
-Column = tuple[pc.Expression, pa.DataType]
-
-
-def _references(fields: tuple[NestedField, ...], parents: tuple[str, ...] = ()) -> dict[int, Column]:
-    """Field id → Arrow reference and type, for columns and fields of structs. Names may contain dots."""
-    references: dict[int, Column] = {}
+def _references(fields: tuple[NestedField, ...], parents: tuple[str, ...] = ()) -> dict[int, pc.Expression]:
+    """Field id → Arrow reference, for columns and fields of structs. Names may contain dots."""
+    references: dict[int, pc.Expression] = {}
     for field in fields:
         path = (*parents, field.name)
         if isinstance(field.field_type, StructType):
             references |= _references(field.field_type.fields, path)
-        references[field.field_id] = (pc.field(path if parents else field.name), arrow_type(field.field_type))
+        references[field.field_id] = pc.field(path if parents else field.name)
     return references
 
 
 class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
     """Turns a bound condition without NOT into an Arrow expression."""
 
-    def __init__(self, columns: Mapping[int, Column]) -> None:
-        self._columns = columns
+    def __init__(self, references: Mapping[int, pc.Expression]) -> None:
+        self._references = references
 
     def _column(self, term: BoundTerm) -> pc.Expression:
-        return self._columns[term.ref().field.field_id][0]
+        return self._references[term.ref().field.field_id]
 
     def _scalar(self, term: BoundTerm, value: Any) -> pc.Expression:
         return pc.scalar(pa.scalar(value, arrow_type(term.ref().field.field_type)))
@@ -186,10 +183,14 @@ class _ToArrow(BoundBooleanExpressionVisitor[pc.Expression]):
 class _ToStatistics(_ToArrow):
     """Keeps only predicates that Arrow decides correctly by minimum, maximum and null count; the others become true."""
 
+    def __init__(self, columns: Mapping[int, pa.Field]) -> None:
+        super().__init__({field_id: pc.field(column.name) for field_id, column in columns.items()})
+        self._columns = columns
+
     def _has_statistics(self, term: BoundTerm) -> bool:
         field = term.ref().field
         column = self._columns.get(field.field_id)
-        return column is not None and column[1].equals(arrow_type(field.field_type))
+        return column is not None and column.type.equals(arrow_field(field).type)
 
     def _if_decidable(self, term: BoundTerm, visit_name: str, *values: Any) -> pc.Expression:
         if not self._has_statistics(term):

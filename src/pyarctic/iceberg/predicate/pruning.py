@@ -38,6 +38,8 @@ from pyarctic.iceberg.manifest.file_list import FileList
 from pyarctic.iceberg.manifest.partition_keys import INTEGER_TYPES
 
 MAY_MATCH = pl.lit(value=True)
+_MAX_SET = 200
+"""The values of a larger set are not compared one by one, only its least and its greatest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,9 @@ class _MayMatch(BoundBooleanExpressionVisitor[pl.Expr]):
         return self._at_most(term, literal.value) & self._at_least(term, literal.value)
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pl.Expr:
-        return self._at_most(term, max(literals)) & self._at_least(term, min(literals))
+        if len(literals) > _MAX_SET:
+            return self._at_most(term, max(literals)) & self._at_least(term, min(literals))
+        return pl.any_horizontal(self._at_most(term, value) & self._at_least(term, value) for value in literals)
 
     def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pl.Expr:
         return self._at_most(term, literal.value, equal=False)

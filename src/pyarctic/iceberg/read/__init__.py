@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.iceberg.read.data_files import FileBatch, read_file_batches, translate_damage
+    from pyarctic.iceberg.read.data_files import BatchSizer, FileBatch, read_file_batches, translate_damage
     from pyarctic.iceberg.read.live_rows import (
         LAST_UPDATED,
         METADATA_COLUMNS,
@@ -22,13 +22,23 @@ if TYPE_CHECKING:
         filter_rows,
         newest_first,
     )
-    from pyarctic.iceberg.read.projection import Projection, arrow_schema, arrow_type, fields_by_id, names_for
+    from pyarctic.iceberg.read.projection import (
+        Projection,
+        arrow_schema,
+        arrow_type,
+        fields_by_id,
+        is_decodable,
+        names_for,
+        repeat_value,
+    )
+    from pyarctic.iceberg.read.small_files import group_small_files, joined_live_batches
     from pyarctic.iceberg.read.table_scan import Scan, ScanColumns, plan_scan, select_fields
 
 __all__ = [
     "LAST_UPDATED",
     "METADATA_COLUMNS",
     "ROW_ID",
+    "BatchSizer",
     "DataFileReader",
     "FileBatch",
     "Projection",
@@ -40,10 +50,14 @@ __all__ = [
     "arrow_type",
     "fields_by_id",
     "filter_rows",
+    "group_small_files",
+    "is_decodable",
+    "joined_live_batches",
     "names_for",
     "newest_first",
     "plan_scan",
     "read_file_batches",
+    "repeat_value",
     "select_fields",
     "translate_damage",
 ]
@@ -51,7 +65,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "data_files": ("FileBatch", "translate_damage", "read_file_batches"),
+        "data_files": ("BatchSizer", "FileBatch", "translate_damage", "read_file_batches"),
         "live_rows": (
             "LAST_UPDATED",
             "METADATA_COLUMNS",
@@ -62,7 +76,16 @@ __getattr__ = lazy_exports(
             "filter_rows",
             "newest_first",
         ),
-        "projection": ("Projection", "arrow_schema", "arrow_type", "fields_by_id", "names_for"),
+        "projection": (
+            "Projection",
+            "arrow_schema",
+            "arrow_type",
+            "fields_by_id",
+            "is_decodable",
+            "names_for",
+            "repeat_value",
+        ),
+        "small_files": ("group_small_files", "joined_live_batches"),
         "table_scan": ("ScanColumns", "Scan", "plan_scan", "select_fields"),
     },
 )

@@ -19,7 +19,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from pyarctic.errors import Damaged, Unavailable, Unsupported
 from pyarctic.iceberg.manifest.avro import flatten, parse_container, read_columns
 from pyarctic.iceberg.read.projection import Mappings, fields_by_id, names_for
-from pyarctic.iceberg.storage import open_input, read_bytes
+from pyarctic.iceberg.storage import is_local, open_input, read_bytes
 
 TARGET_BATCH_BYTES = 32 << 20
 MAX_BATCH_ROWS = 256 << 10
@@ -32,8 +32,9 @@ class BatchSizer:
     known only once they are decoded (a dictionary makes long values small on disk): a few rows are probed first, and the
     largest rows seen so far set the batch size, also for the files that follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, target_bytes: int = TARGET_BATCH_BYTES) -> None:
         self.row_bytes: float | None = None
+        self._target_bytes = target_bytes
 
     def observe(self, batch: pa.RecordBatch) -> None:
         """Take the size of the rows of a batch into account."""
@@ -41,7 +42,7 @@ class BatchSizer:
 
     def rows(self) -> int:
         """The number of rows to read at a time."""
-        return max(min(MAX_BATCH_ROWS, int(TARGET_BATCH_BYTES / (self.row_bytes or 1.0))), 1)
+        return max(min(MAX_BATCH_ROWS, int(self._target_bytes / (self.row_bytes or 1.0))), 1)
 
 
 MakeFilter = Callable[["OpenFile"], pc.Expression | None]
@@ -55,9 +56,21 @@ class OpenFile:
     path: str
     schema: pa.Schema
     names: Mappings
+    bloom_filters: frozenset[str] = frozenset()
+    """Names of the top-level columns with a bloom filter; of Parquet files only."""
 
-    def columns(self, field_ids: set[int]) -> list[str]:
-        """The names of these (top-level) fields in the file; at least one column, because rows must be counted."""
+    @property
+    def bloom_filter_ids(self) -> set[int]:
+        """The fields with a bloom filter."""
+        if not self.bloom_filters:
+            return set()
+        fields = fields_by_id(self.schema, self.names)
+        return {field_id for field_id, file_field in fields.items() if file_field.field.name in self.bloom_filters}
+
+    def columns(self, field_ids: set[int] | None) -> list[str]:
+        """The names of these (top-level) fields in the file, or of all; at least one, because rows must be counted."""
+        if field_ids is None:
+            return list(self.schema.names)
         fields = fields_by_id(self.schema, self.names)
         return [
             file_field.field.name for field_id, file_field in fields.items() if field_id in field_ids
@@ -78,29 +91,35 @@ def read_file_batches(
     path: str,
     file_format: str,
     mapping: NameMapping | None,
-    field_ids: set[int],
+    field_ids: set[int] | None,
     make_filter: MakeFilter = lambda _: None,
     batch_sizer: BatchSizer | None = None,
     *,
+    size: int | None = None,
     dictionaries: bool = False,
     row_groups: Collection[int] | None = None,
+    buffer_bytes: int | None = None,
 ) -> Iterator[FileBatch]:
-    """The rows of a file in order, with the columns of the given fields.
+    """The rows of a file in order, with the columns of the given fields, or all columns. With the `size` of the file, if
+    that is known, fewer requests are sent to remote storage.
 
-    Row groups that the filter rules out are not read, but counted in positions. Two options are for Parquet files only:
-    with `dictionaries` repetitive strings stay dictionary-encoded, and `row_groups` restricts reading to these row groups.
+    Row groups that the filter rules out are not read, but counted in positions. Three options are for Parquet files only:
+    with `dictionaries` repetitive strings stay dictionary-encoded, `row_groups` restricts reading to these row groups, and
+    with `buffer_bytes` columns are read in pieces of this size instead of complete.
     """
     with translate_damage(path):
         match file_format:
             case "PARQUET":
-                with open_input(io, path) as stream:
-                    source = _open_parquet(stream, path, dictionaries=dictionaries)
-                    file = OpenFile(path=path, schema=source.schema_arrow, names=names_for(source.schema_arrow, mapping))
+                with open_input(io, path, size) as stream:
+                    source = _open_parquet(stream, path, dictionaries=dictionaries, buffer_bytes=buffer_bytes)
+                    schema = source.schema_arrow
+                    names, bloom_filters = names_for(schema, mapping), _bloom_filters(source.metadata)
+                    file = OpenFile(path=path, schema=schema, names=names, bloom_filters=bloom_filters)
                     chosen = _choose_row_groups(source, stream, file, make_filter(file), row_groups)
                     columns = _leaf_columns(file.columns(field_ids), source)
                     yield from _read_row_groups(source, file, columns, chosen, batch_sizer or BatchSizer())
             case "ORC":
-                yield from _read_orc(io, path, mapping, field_ids)
+                yield from _read_orc(io, path, size, mapping, field_ids)
             case "AVRO":
                 yield from _read_avro(io, path, field_ids)
             case _:
@@ -111,20 +130,26 @@ def read_file_batches(
                 )
 
 
-def _open_parquet(stream: InputStream, path: str, *, dictionaries: bool) -> pq.ParquetFile:
+def _open_parquet(stream: InputStream, path: str, *, dictionaries: bool, buffer_bytes: int | None = None) -> pq.ParquetFile:
     """Open a Parquet file; with `dictionaries` repetitive strings are read dictionary-encoded."""
     # Reading ahead saves round trips to remote storage; row groups are read one at a time, so no more than one is buffered.
-    is_remote = not path.startswith(("file:", "/"))
-    source = pq.ParquetFile(stream, pre_buffer=is_remote, coerce_int96_timestamp_unit="us")
+    is_remote = not is_local(path) and not isinstance(stream, pa.BufferReader)
+    # A flipped bit often decodes to another value, which only the checksum of its page shows.
+    options = {"pre_buffer": is_remote, "coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+    if buffer_bytes is not None:
+        options |= {"pre_buffer": False, "buffer_size": buffer_bytes}
+    source = pq.ParquetFile(stream, **options)
     if dictionaries and (repetitive := _repetitive_string_columns(source)):
-        return pq.ParquetFile(
-            stream,
-            metadata=source.metadata,
-            pre_buffer=is_remote,
-            coerce_int96_timestamp_unit="us",
-            read_dictionary=repetitive,
-        )
+        return pq.ParquetFile(stream, metadata=source.metadata, read_dictionary=repetitive, **options)
     return source
+
+
+def _bloom_filters(metadata: pq.FileMetaData) -> frozenset[str]:
+    if not metadata.num_row_groups:
+        return frozenset()
+    group = metadata.row_group(0)
+    columns = (group.column(index) for index in range(group.num_columns))
+    return frozenset(column.path_in_schema for column in columns if column.bloom_filter_offset is not None)
 
 
 def _choose_row_groups(
@@ -152,13 +177,52 @@ def _read_row_groups(
     first_positions = list(accumulate(row_counts, initial=0))
     for index in row_groups:
         position = first_positions[index]
-        if batch_sizer.row_bytes is None and row_counts[index]:
-            probe = source.iter_batches(PROBE_ROWS, row_groups=[index], columns=columns, use_threads=False)
-            batch_sizer.observe(next(probe))
-        for batch in source.iter_batches(batch_sizer.rows(), row_groups=[index], columns=columns, use_threads=False):
-            batch_sizer.observe(batch)
-            yield FileBatch(file=file, position=position, batch=batch)
-            position += batch.num_rows
+        with _name_damaged_column(source, file.path, index, columns):
+            if batch_sizer.row_bytes is None and row_counts[index]:
+                probe = source.iter_batches(PROBE_ROWS, row_groups=[index], columns=columns, use_threads=False)
+                batch_sizer.observe(next(probe))
+            for batch in source.iter_batches(batch_sizer.rows(), row_groups=[index], columns=columns, use_threads=False):
+                batch_sizer.observe(batch)
+                yield FileBatch(file=file, position=position, batch=batch)
+                position += batch.num_rows
+
+
+@contextmanager
+def _name_damaged_column(source: pq.ParquetFile, path: str, row_group: int, columns: list[str]) -> Iterator[None]:
+    """Name the column in the error if a page does not match its checksum: Arrow does not."""
+    try:
+        yield
+    except OSError as cause:
+        if not _is_checksum_error(cause):
+            raise
+        leaves = [source.schema.column(index).path for index in range(len(source.schema))]
+        read = [leaf for leaf in leaves if any(_is_in_column(leaf, column) for column in columns)]
+        damaged = next((leaf for leaf in read if not _can_read(source, row_group, leaf)), columns[0])
+        raise damaged_page(path, row_group, damaged) from cause
+
+
+def _can_read(source: pq.ParquetFile, row_group: int, leaf: str) -> bool:
+    try:
+        source.read_row_group(row_group, columns=[leaf], use_threads=False)
+    except OSError as cause:
+        return not _is_checksum_error(cause)
+    return True
+
+
+def _is_checksum_error(cause: OSError) -> bool:
+    return "CRC checksum" in str(cause)
+
+
+def damaged_page(path: str, row_group: int, column: str) -> Damaged:
+    """The error for a page that does not match its checksum."""
+    return Damaged(
+        f"file is corrupt: {path} (row group {row_group}, column {column}: a page does not match its checksum)",
+        hint="Its bytes changed after it was written: restore the file from a backup, or delete its rows and write them "
+        "again. Other columns and other files can still be read.",
+        file=path,
+        row_group=row_group,
+        column=column,
+    )
 
 
 def _repetitive_string_columns(source: pq.ParquetFile) -> list[str]:
@@ -201,8 +265,10 @@ def _is_in_column(path: str, column: str) -> bool:
     return path == column or path.startswith(column + ".")
 
 
-def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set[int]) -> Iterator[FileBatch]:
-    with open_input(io, path) as stream:
+def _read_orc(
+    io: FileIO, path: str, size: int | None, mapping: NameMapping | None, field_ids: set[int] | None
+) -> Iterator[FileBatch]:
+    with open_input(io, path, size) as stream:
         source = orc.ORCFile(stream)
         file = OpenFile(path=path, schema=source.schema, names=names_for(source.schema, mapping))
         columns = file.columns(field_ids)
@@ -213,7 +279,7 @@ def _read_orc(io: FileIO, path: str, mapping: NameMapping | None, field_ids: set
             position += batch.num_rows
 
 
-def _read_avro(io: FileIO, path: str, field_ids: set[int]) -> Iterator[FileBatch]:
+def _read_avro(io: FileIO, path: str, field_ids: set[int] | None) -> Iterator[FileBatch]:
     container = parse_container(read_bytes(io, path), path)
     fields = flatten(container, inline=())
     frame = read_columns(container, fields, [field.path[0] for field in fields])

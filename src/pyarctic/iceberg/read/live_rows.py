@@ -5,7 +5,7 @@ Scans and rewrites share this code, so that a rewrite never changes the result o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,16 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
-from pyarctic.iceberg.delete.delete_files import DeleteBatch, EqualityDeletes, PositionDeletes, check_not_encrypted
+from pyarctic.iceberg.delete.delete_files import (
+    NO_POSITIONS,
+    DeleteBatch,
+    EqualityDeletes,
+    PositionDeletes,
+    check_not_encrypted,
+)
 from pyarctic.iceberg.delete.deletion_vectors import Positions, merge_positions, to_bitmap
 from pyarctic.iceberg.delete.key_index import Mask
-from pyarctic.iceberg.delete.matching import EQUALITY, GLOBAL_EQUALITY, DeleteMatches
+from pyarctic.iceberg.delete.matching import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PARTITION_SCOPED, DeleteMatches
 from pyarctic.iceberg.manifest.partition_keys import PARTITION_KEY, PartitionDecoder
 from pyarctic.iceberg.read.data_files import (
     BatchSizer,
@@ -34,6 +40,7 @@ from pyarctic.iceberg.read.data_files import (
     translate_damage,
 )
 from pyarctic.iceberg.read.projection import Projection
+from pyarctic.iceberg.storage import storage_properties
 from pyarctic.iceberg.wire import trim_metadata
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType())
@@ -42,6 +49,8 @@ FILE = NestedField(2147483646, "_file", StringType())
 POSITION = NestedField(2147483645, "_pos", LongType())
 METADATA_COLUMNS = {field.name: field for field in (ROW_ID, LAST_UPDATED, FILE, POSITION)}
 """Columns that may be selected by name in addition to those of the schema."""
+_SMALL_FILE_ROWS = 4_096
+_SMALL_FILE_BYTES = 1 << 20
 METADATA_IDS = {field.field_id for field in METADATA_COLUMNS.values()}
 
 
@@ -55,7 +64,7 @@ class TableView:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the table's history: small, and enough to read and write files of the table elsewhere."""
-        return _unpickle_view, (self.name, trim_metadata(self.metadata).model_dump_json(), dict(self.io.properties))
+        return _unpickle_view, (self.name, trim_metadata(self.metadata).model_dump_json(), storage_properties(self.io))
 
     @property
     def snapshot_id(self) -> int | None:
@@ -139,17 +148,22 @@ class DataFileReader:
     def __init__(self, reader: TableReader, row: dict[str, Any], delete_batches: list[DeleteBatch]) -> None:
         self.row = row
         self.path: str = row["file_path"]
-        self.constants = reader.partitions.constants(row["spec_id"], row["partition"])
-        self._reader = reader
-        self._sequence: int = row["data_sequence_number"]
-        has_equality = any(row[f"{kind}_to"] > row[f"{kind}_from"] for kind in (EQUALITY, GLOBAL_EQUALITY))
-        self._delete_batches = delete_batches if has_equality else []
+        self.partition: tuple[int, str] = (row["spec_id"], row["partition"])
+        self.constants = reader.partitions.constants(*self.partition)
+        self.reader = reader
+        self.sequence: int = row["data_sequence_number"]
+        self.delete_batches = delete_batches if _has_deletes(row, EQUALITY, GLOBAL_EQUALITY) else []
         self._deleted_by_key = BitMap64()
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether the file is so small that it should be read together with others."""
+        return bool(self.row["record_count"] <= _SMALL_FILE_ROWS and self.row["file_size_bytes"] <= _SMALL_FILE_BYTES)
 
     @property
     def needs_keys(self) -> bool:
         """Whether key columns must be read to know which rows are live."""
-        return bool(self._delete_batches)
+        return bool(self.delete_batches)
 
     @property
     def has_deleted_rows(self) -> bool:
@@ -158,13 +172,13 @@ class DataFileReader:
 
     def mark_deleted_by(self, delete_batch: DeleteBatch) -> None:
         """Mark the rows that a batch of equality deletes applies to, by reading the key columns alone."""
-        if not any(other is delete_batch for other in self._delete_batches):
+        if not any(other is delete_batch for other in self.delete_batches):
             return
-        index = self._reader.equality.index(delete_batch)
-        for file_batch in self._read(delete_batch.keys.top_level_ids, self._reader.key_sizer):
-            deleted = index.is_deleted(delete_batch.keys.frame(file_batch, self.constants), self._sequence)
+        index = self.reader.equality.index(delete_batch)
+        for file_batch in self._read(delete_batch.keys.top_level_ids, self.reader.key_sizer):
+            deleted = index.is_deleted(delete_batch.keys.frame(file_batch, self.constants), self.sequence)
             self.mark_deleted(np.flatnonzero(deleted) + file_batch.position)
-        self._delete_batches = [other for other in self._delete_batches if other is not delete_batch]
+        self.delete_batches = [other for other in self.delete_batches if other is not delete_batch]
 
     def mark_deleted(self, positions: Positions) -> None:
         """Mark rows as deleted by their keys."""
@@ -172,7 +186,9 @@ class DataFileReader:
 
     def named_positions(self) -> Positions:
         """Positions that position delete files or the deletion vector name, ascending."""
-        return self._reader.positions.of(self.path, self._reader.matches.of(self.row["row"]))
+        if self.row["vector"] is None and not _has_deletes(self.row, FILE_SCOPED, PARTITION_SCOPED):
+            return NO_POSITIONS
+        return self.reader.positions.of(self.path, self.reader.matches.of(self.row["row"]))
 
     def deleted_positions(self) -> Positions:
         """The named positions and those of rows marked as deleted by their keys so far, ascending."""
@@ -183,7 +199,7 @@ class DataFileReader:
 
     def find_deleted_positions(self) -> Positions:
         """Positions of all deleted rows, ascending; only key columns of the rows are read."""
-        for delete_batch in self._delete_batches:
+        for delete_batch in self.delete_batches:
             self.mark_deleted_by(delete_batch)
         return self.deleted_positions()
 
@@ -193,20 +209,23 @@ class DataFileReader:
         """Batches with the given columns, each with a mask of its live rows (None: all are live). With `dictionaries`
         repetitive strings of Parquet files stay dictionary-encoded; `row_groups` restricts reading to these row groups."""
         deleted = self.deleted_positions()
-        key_ids = {field_id for delete_batch in self._delete_batches for field_id in delete_batch.keys.top_level_ids}
+        key_ids = {field_id for delete_batch in self.delete_batches for field_id in delete_batch.keys.top_level_ids}
         field_ids = {field.field_id for field in fields} | key_ids
-        for file_batch in self._read(field_ids, self._reader.row_sizer, dictionaries, row_groups):
+        for file_batch in self._read(field_ids, self.reader.row_sizer, dictionaries, row_groups):
             live = _live_mask(deleted, file_batch)
-            for delete_batch in self._delete_batches:
-                index = self._reader.equality.index(delete_batch)
-                is_deleted = index.is_deleted(delete_batch.keys.frame(file_batch, self.constants), self._sequence)
+            for delete_batch in self.delete_batches:
+                index = self.reader.equality.index(delete_batch)
+                is_deleted = index.is_deleted(delete_batch.keys.frame(file_batch, self.constants), self.sequence)
                 if is_deleted.any():
                     live = ~is_deleted if live is None else live & ~is_deleted
             yield file_batch, live
 
-    def all_batches(self, fields: Sequence[NestedField]) -> Iterator[FileBatch]:
-        """Batches with the given columns, deleted rows included."""
-        return self._read({field.field_id for field in fields}, self._reader.key_sizer)
+    def all_batches(
+        self, fields: Sequence[NestedField], batch_sizer: BatchSizer | None = None, buffer_bytes: int | None = None
+    ) -> Iterator[FileBatch]:
+        """Batches with the given columns, deleted rows included; with `buffer_bytes` columns are read in pieces."""
+        field_ids = {field.field_id for field in fields}
+        return self._read(field_ids, batch_sizer or self.reader.key_sizer, buffer_bytes=buffer_bytes)
 
     def project(self, file_batch: FileBatch, fields: Sequence[NestedField]) -> pa.RecordBatch:
         """The rows of a batch with the given columns of the table, metadata columns filled in."""
@@ -216,9 +235,13 @@ class DataFileReader:
             metadata_fields = {index: field.field_id for index, field in enumerate(fields) if field.field_id in METADATA_IDS}
             for index, field_id in metadata_fields.items():
                 # A rewritten file contains the lineage of its rows; only nulls are computed.
-                values = pc.coalesce(rows.column(index), self._metadata_values(field_id, file_batch))
-                rows = rows.set_column(index, rows.schema.field(index), values)
+                values = self.metadata_values(field_id, file_batch.position, file_batch.batch.num_rows)
+                rows = rows.set_column(index, rows.schema.field(index), pc.coalesce(rows.column(index), values))
             return rows
+
+    def read_all(self, field_ids: set[int]) -> Iterator[FileBatch]:
+        """Batches with the columns of these fields, deleted rows included."""
+        return self._read(field_ids, self.reader.row_sizer)
 
     def _read(
         self,
@@ -226,8 +249,9 @@ class DataFileReader:
         batch_sizer: BatchSizer,
         dictionaries: bool = False,
         row_groups: Collection[int] | None = None,
+        buffer_bytes: int | None = None,
     ) -> Iterator[FileBatch]:
-        reader = self._reader
+        reader = self.reader
         check_not_encrypted(self.path, self.row["key_metadata_bytes"])
         return read_file_batches(
             reader.io,
@@ -237,20 +261,24 @@ class DataFileReader:
             field_ids,
             reader.make_filter,
             batch_sizer,
+            size=self.row["file_size_bytes"],
             dictionaries=dictionaries,
             row_groups=row_groups,
+            buffer_bytes=buffer_bytes,
         )
 
-    def _metadata_values(self, field_id: int, file_batch: FileBatch) -> pa.Array | pa.Scalar:
+    def metadata_values(self, field_id: int, position: int, rows: int) -> pa.Array:
+        """A metadata column of consecutive rows."""
         first_row_id = self.row["first_row_id"]
-        positions = file_batch.position + np.arange(file_batch.batch.num_rows, dtype=np.int64)
         if field_id == FILE.field_id:
-            return pa.scalar(self.path)
+            return pa.repeat(self.path, rows)
         if field_id == POSITION.field_id:
-            return pa.array(positions)
+            return pa.array(np.arange(position, position + rows, dtype=np.int64))
         if first_row_id is None:
-            return pa.scalar(None, pa.int64())
-        return pa.array(positions + first_row_id) if field_id == ROW_ID.field_id else pa.scalar(self._sequence, pa.int64())
+            return pa.nulls(rows, pa.int64())
+        if field_id == ROW_ID.field_id:
+            return pa.array(np.arange(first_row_id + position, first_row_id + position + rows, dtype=np.int64))
+        return pa.repeat(pa.scalar(self.sequence, pa.int64()), rows)
 
 
 def filter_rows(rows: pa.RecordBatch, live: Mask) -> pa.RecordBatch:
@@ -281,6 +309,10 @@ def _live_mask(deleted: Positions, file_batch: FileBatch) -> Mask | None:
     live = np.ones(row_count, dtype=bool)
     live[deleted[first:last] - file_batch.position] = False
     return live
+
+
+def _has_deletes(row: Mapping[str, Any], *kinds: str) -> bool:
+    return any(row[f"{kind}_to"] > row[f"{kind}_from"] for kind in kinds)
 
 
 def _min_of(frame: pl.DataFrame, column: str) -> int:

@@ -6,7 +6,8 @@ once per file, when the projection is created; applying it does not copy columns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +82,39 @@ def arrow_type(type_: IcebergType) -> pa.DataType:
     try:
         return _PRIMITIVES[type(type_)]
     except KeyError:
-        raise Unsupported(f"columns of type {type_} cannot be read", hint="Select the other columns.") from None
+        raise Unsupported(
+            f"columns of type {type_} cannot be read or written",
+            hint="Scan the other columns. Only another engine can read, write and rewrite such a column.",
+            type=str(type_),
+        ) from None
+
+
+def is_decodable(type_: IcebergType) -> bool:
+    """Whether values of an Iceberg type can be read and written."""
+    try:
+        arrow_type(type_)
+    except Unsupported:
+        return False
+    return True
 
 
 def arrow_field(field: NestedField) -> pa.Field:
     """The Arrow field in which values of a field are read."""
-    return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
+    with naming_column(field.name):
+        return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
+
+
+@contextmanager
+def naming_column(name: str) -> Iterator[None]:
+    """Name the column in the error if its type, or that of a field within it, is not supported."""
+    try:
+        yield
+    except Unsupported as error:
+        column = ".".join(filter(None, (name, error.facts.get("column"))))
+        type_ = error.facts["type"]
+        raise Unsupported(
+            f"column {column!r} of type {type_} cannot be read or written", hint=error.hint, column=column, type=type_
+        ) from None
 
 
 def arrow_schema(fields: Iterable[NestedField]) -> pa.Schema:
@@ -177,7 +205,7 @@ class Projection:
         arrays = []
         for (index, convert, value), field in zip(self.columns, self.schema, strict=True):
             if index is None:
-                arrays.append(_repeat(value, field.type, batch.num_rows))
+                arrays.append(repeat_value(value, field.type, batch.num_rows))
             else:
                 array = batch.column(index)
                 arrays.append(convert(array) if convert else array)
@@ -208,7 +236,8 @@ def _missing_value(field: NestedField, constants: Mapping[int, Any]) -> Any:
     return None
 
 
-def _repeat(value: Any, type_: pa.DataType, rows: int) -> pa.Array:
+def repeat_value(value: Any, type_: pa.DataType, rows: int) -> pa.Array:
+    """A column with the same value in all rows, such as the default of a field."""
     if value is None:
         return pa.nulls(rows, type_)
     return pa.repeat(
@@ -242,7 +271,7 @@ def _struct_conversion(source: pa.DataType, names: Mappings, target: StructType)
 
     def convert(array: pa.Array) -> pa.Array:
         children = [
-            _repeat(value, field.type, len(array))
+            repeat_value(value, field.type, len(array))
             if index is None
             else (convert_child(array.field(index)) if convert_child else array.field(index))
             for (index, convert_child, value), field in zip(inner.columns, inner.schema, strict=True)

@@ -8,7 +8,7 @@ files nor with their size. Conditions have SQL semantics: rows for which they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -48,6 +48,8 @@ from pyarctic.iceberg.read.projection import arrow_schema
 
 DELETE_MEMORY_BYTES = 256 << 20
 """Memory budget of a scan for each kind of decoded deletes."""
+SelectFiles = Callable[[pl.DataFrame], pl.DataFrame]
+"""The files of a frame that are wanted."""
 
 
 def plan_scan(
@@ -77,8 +79,9 @@ class Scan:
         files: FileList | None,
         *,
         is_pruned: bool = False,
+        select_data: SelectFiles | None = None,
     ) -> None:
-        """`is_pruned`: the files were already pruned by the condition."""
+        """`is_pruned`: the files were already pruned by the condition. `select_data` leaves out more data files."""
         self.table = table
         self._snapshot = snapshot
         self.table_schema = schema
@@ -86,6 +89,7 @@ class Scan:
         self.condition = condition
         self._files = files
         self._is_pruned = is_pruned
+        self._select_data = select_data
 
     def __repr__(self) -> str:
         where = "" if self.condition == ALWAYS_TRUE else f" where {self.condition}"
@@ -99,7 +103,8 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
-        return arrow_schema(self.wanted)
+        with about(table=self.table.name):
+            return arrow_schema(self.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Memory is bounded, regardless of the size of the table."""
@@ -133,14 +138,29 @@ class Scan:
             schema = with_optional_parents(self.table_schema)
             data = prune_partitions(data, table.metadata, schema, self.condition)
             data = prune_by_metrics(data, files, table.io, schema, bind_condition(schema, self.condition))
+        if self._select_data is not None:
+            data = self._select_data(data)
         unpartitioned = PartitionDecoder(table.metadata).unpartitioned_specs()
         return match_deletes(pl.concat([data, all_files.filter(~IS_DATA)]), unpartitioned)
+
+    def selecting(self, select_data: SelectFiles) -> Scan:
+        """The same scan without the data files that `select_data` leaves out, because no row of them is wanted."""
+        return Scan(
+            self.table,
+            self._snapshot,
+            self.table_schema,
+            self.wanted,
+            self.condition,
+            self._files,
+            is_pruned=self._is_pruned,
+            select_data=select_data,
+        )
 
     def restrict_to(self, paths: pl.Series) -> Scan:
         """The same scan of some of its data files."""
         files = self.listed
         kept = files.frame().filter(~IS_DATA | pl.col("file_path").is_in(paths.implode()))
-        kept_files = FileList(files.table_uuid, {("", None): kept})
+        kept_files = FileList.of_frame(files.table_uuid, kept)
         return Scan(self.table, None, self.table_schema, self.wanted, self.condition, kept_files, is_pruned=True)
 
     def _open(self) -> tuple[ScanColumns, TableReader]:

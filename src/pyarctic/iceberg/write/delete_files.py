@@ -19,8 +19,9 @@ from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, FILE_PATH_ID, POS
 from pyarctic.iceberg.read.live_rows import POSITION
 from pyarctic.iceberg.storage import remove_if_incomplete
 from pyarctic.iceberg.write.new_file import FileTarget, Metrics, NewFile
-from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings, file_schema
+from pyarctic.iceberg.write.parquet.data_file_writer import file_schema
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
+from pyarctic.iceberg.write.parquet.settings import Dictionaries, ParquetSettings
 from pyarctic.iceberg.write.puffin import INHERITED, Blob, write_puffin
 
 _PATH = pa.dictionary(pa.int32(), pa.string())
@@ -48,7 +49,7 @@ def write_position_deletes(target: FileTarget, deleted: Mapping[str, Positions])
     # Dictionary-encoded, as in the file: a path is long and repeated for each row.
     file_path = pa.DictionaryArray.from_arrays(codes, pa.array(paths))
     table = pa.Table.from_arrays([file_path, pa.array(np.concatenate(ordered))], schema=_POSITION_SCHEMA)
-    path, size, metadata = _write_parquet(target, table, dictionaries=["file_path"])
+    path, size, metadata = _write_parquet(target, table, dictionaries=Dictionaries(columns=("file_path",)))
     # Never truncated: equal bounds tell readers that the file refers to one data file.
     bounds = {FILE_PATH_ID: paths[0].encode()}, {FILE_PATH_ID: paths[-1].encode()}
     return NewFile(
@@ -156,11 +157,11 @@ def encode_vector(positions: BitMap64) -> bytes:
 
 
 def _write_parquet(
-    target: FileTarget, table: pa.Table, dictionaries: Sequence[str] | None = None
+    target: FileTarget, table: pa.Table, dictionaries: Dictionaries | None = None
 ) -> tuple[str, int, pq.FileMetaData]:
     path = target.new_path("-deletes.parquet")
     collected: list[pq.FileMetaData] = []
-    settings = ParquetSettings.of(target.metadata.properties, "write.delete.parquet")
+    settings = ParquetSettings.of(target.metadata.properties, deletes=True)
     with remove_if_incomplete(target.io, path), target.io.new_output(path).create() as stream:
         with settings.writer(stream, table.schema, collected, dictionaries) as writer:
             writer.write_table(table)

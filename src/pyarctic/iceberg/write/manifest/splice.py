@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.manifest.avro import AvroField, physical_type
-from pyarctic.iceberg.manifest.reader import DATA, DELETED, EXISTING, RawManifest, describe_entries
+from pyarctic.iceberg.manifest.reader import DATA, DELETED, EXISTING, RawManifests, describe_entries
 from pyarctic.iceberg.write.manifest.avro_bytes import (
     Integers,
     UnknownLayout,
@@ -38,8 +38,8 @@ _Run = tuple[int, int]
 """Consecutive fields of the source: the index of the first, and that after the last."""
 
 
-def carry_entries(version: int, raw: RawManifest, removed: pl.Series, snapshot_id: int) -> EntryBatch:
-    """The live entries of a manifest: EXISTING, or DELETED by this snapshot if `removed` is true (one row per entry)."""
+def carry_entries(version: int, raw: RawManifests, removed: pl.Series, snapshot_id: int) -> EntryBatch:
+    """The live entries of manifests: EXISTING, or DELETED by this snapshot if `removed` is true (one row per entry)."""
     described = describe_entries(raw)
     status = pl.when(removed).then(DELETED).otherwise(EXISTING).cast(pl.Int32)
     live = described.with_columns(
@@ -52,14 +52,14 @@ def carry_entries(version: int, raw: RawManifest, removed: pl.Series, snapshot_i
         encoded = _splice(raw, live.with_columns(pl.col("status").fill_null(EXISTING)), schema).take(rows.to_arrow())
     except UnknownLayout:
         encoded = _reencode(raw, live, schema)
-    batch = describe_batch(schema, encoded, raw.ref.spec_id, raw.ref.content, snapshot_id)
+    batch = describe_batch(schema, encoded, raw.refs[0].spec_id, raw.refs[0].content, snapshot_id)
     expected = live[rows]
     _check_unchanged(raw, batch.facts, expected)
     facts = pl.concat([expected, batch.facts.select(batch.partition_columns)], how="horizontal")
     return replace(batch, facts=facts)
 
 
-def _splice(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
+def _splice(raw: RawManifests, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
     """All entries in the new schema, with most bytes copied."""
     sizes = _field_sizes(raw)
     runs = _field_runs(raw.fields)
@@ -86,7 +86,7 @@ def _add_run(parts: list[_Run | pa.Array | bytes], run: _Run) -> None:
         parts.append(run)
 
 
-def _field_sizes(raw: RawManifest) -> list[Integers]:
+def _field_sizes(raw: RawManifests) -> list[Integers]:
     sizes = []
     for field, name in zip(raw.fields, raw.names, strict=True):
         sizes.append(encoded_sizes(raw.frame[name].to_arrow(), field.type))  # type: ignore[index]  # everything was decoded
@@ -126,7 +126,7 @@ def _slice_runs(body: bytes, sizes: list[Integers], runs: list[_Run]) -> list[pa
     return run_slices
 
 
-def _require_equal_layout(raw: RawManifest, field: dict[str, Any], run: _Run) -> None:
+def _require_equal_layout(raw: RawManifests, field: dict[str, Any], run: _Run) -> None:
     if field["field-id"] == _PARTITION_ID:
         return  # the schema has the partition type of the source
     if layout(physical_type(field["type"])) != layout(raw.fields[run[0]].type):
@@ -161,25 +161,25 @@ def _data_file_fields(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return fields
 
 
-def _partition_record(raw: RawManifest) -> Any:
-    """The Avro record of the partition tuple in the manifest, so that values of dropped columns keep their type."""
+def _partition_record(raw: RawManifests) -> Any:
+    """The Avro record of the partition tuple in the manifests, so that values of dropped columns keep their type."""
     data_file = next(field for field in raw.container.schema["fields"] if field["name"] == "data_file")
     partition = next(field for field in data_file["type"]["fields"] if field["name"] == "partition")
     return {**partition["type"], "name": "r102"}
 
 
-def _check_unchanged(raw: RawManifest, written: pl.DataFrame, expected: pl.DataFrame) -> None:
+def _check_unchanged(raw: RawManifests, written: pl.DataFrame, expected: pl.DataFrame) -> None:
     """Check that the decoded entries are the expected ones: a wrong byte must never get into a table."""
     columns = [name for name in expected.columns if name != "manifest_path"]
     if not written.select(columns).equals(expected.select(columns)):
         raise Damaged(
-            f"entries of manifest {raw.ref.path} cannot be carried over",
+            f"entries of manifest {raw.refs[0].path} cannot be carried over",
             hint="This is a bug in PyArctic; nothing was written. Please report it together with the manifest.",
-            file=raw.ref.path,
+            file=raw.refs[0].path,
         )
 
 
-def _reencode(raw: RawManifest, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
+def _reencode(raw: RawManifests, described: pl.DataFrame, schema: dict[str, Any]) -> pa.LargeBinaryArray:
     """Decode and encode the live entries one by one, for manifests with another byte layout."""
     container = raw.container
     decoder = fastavro.parse_schema(without_logical_types(container.schema))

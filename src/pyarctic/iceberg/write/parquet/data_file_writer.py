@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -12,79 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputStream
-from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
+from pyiceberg.types import ListType, MapType, NestedField, StructType, UnknownType, UUIDType
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifest.reader import DATA
-from pyarctic.iceberg.read.projection import arrow_type, is_dictionary_of
+from pyarctic.iceberg.read.projection import arrow_type, is_dictionary_of, naming_column
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.write.new_file import FileTarget, NewFile
+from pyarctic.iceberg.write.parquet.dictionaries import choose_dictionaries
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
-from pyarctic.iceberg.write.properties import parse_integer, positive_property
+from pyarctic.iceberg.write.parquet.settings import Dictionaries, ParquetSettings
 from pyarctic.iceberg.write.rolling import ROLL_TOLERANCE, RollingPolicy
 
-_CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _TRIAL_ROWS = 32 << 10
-_SAMPLE_ROWS = 8 << 10
-_MAX_DISTINCT_RATIO = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetSettings:
-    """Parquet settings from the table's properties, with the defaults of Iceberg."""
-
-    codec: str
-    level: int | None
-    row_group_bytes: int
-    row_group_rows: int
-    page_bytes: int
-    dictionary_bytes: int
-    target_bytes: int
-
-    @classmethod
-    def of(cls, properties: Mapping[str, str], kind: str = "write.parquet") -> Self:
-        """The settings of a table. `kind`: the prefix of its properties, `write.delete.parquet` for delete files."""
-        codec = properties.get(
-            f"{kind}.compression-codec", properties.get("write.parquet.compression-codec", "zstd")
-        ).lower()
-        if codec not in _CODECS:
-            raise UsageError(
-                f"table property {kind}.compression-codec = {codec!r} is not a codec", hint=f"One of: {', '.join(_CODECS)}."
-            )
-        level = properties.get(f"{kind}.compression-level")
-        return cls(
-            codec=_CODECS[codec],
-            level=parse_integer(f"{kind}.compression-level", level)
-            if level and codec in ("zstd", "gzip", "brotli")
-            else None,
-            row_group_bytes=positive_property(properties, f"{kind}.row-group-size-bytes", 128 << 20),
-            row_group_rows=positive_property(properties, f"{kind}.row-group-limit", 1 << 20),
-            page_bytes=positive_property(properties, f"{kind}.page-size-bytes", 1 << 20),
-            dictionary_bytes=positive_property(properties, f"{kind}.dict-size-bytes", 2 << 20),
-            target_bytes=positive_property(properties, "write.target-file-size-bytes", 512 << 20),
-        )
-
-    def writer(
-        self,
-        stream: OutputStream | pa.NativeFile,
-        schema: pa.Schema,
-        metadata: list[pq.FileMetaData],
-        dictionaries: Sequence[str] | None = None,
-    ) -> pq.ParquetWriter:
-        """A Parquet writer. `dictionaries`: paths of the columns to dictionary-encode; None means all."""
-        # Arrow's schema is not stored: readers in Python would see types that the table does not have.
-        return pq.ParquetWriter(
-            stream,
-            schema,
-            compression=self.codec,
-            compression_level=self.level,
-            data_page_size=self.page_bytes,
-            dictionary_pagesize_limit=self.dictionary_bytes,
-            use_dictionary=True if dictionaries is None else list(dictionaries),
-            store_decimal_as_integer=True,
-            store_schema=False,
-            metadata_collector=metadata,
-        )
 
 
 class DataFileWriter:
@@ -102,21 +42,26 @@ class DataFileWriter:
         extra_fields: Sequence[NestedField] = (),
         sort_order_id: int | None = None,
         rolling: RollingPolicy | None = None,
-        dictionaries: Sequence[str] | None = None,
+        dictionaries: Dictionaries | None = None,
+        bloom_filters: Collection[int] = (),
         memory_bytes: int | None = None,
     ) -> None:
         """`extra_fields`: columns beside those of the table, such as v3 row lineage. `rolling`: when to start the next file,
-        if not at the table's target size. `dictionaries`: paths of the columns to dictionary-encode, if known.
+        if not at the table's target size. `dictionaries`: the columns to dictionary-encode, if known. `bloom_filters`: ids
+        of fields to have one beside those that the table asks for; it may grow until the first file begins.
         `memory_bytes`: limit for buffered rows, if less than the table's row group size."""
         self.files: list[NewFile] = []
         self._target = target
-        self._fields = (*target.schema.fields, *extra_fields)
+        fields = (*target.schema.fields, *extra_fields)
+        self._fields = stored_fields(fields)
+        self._not_stored = {field.name for field in fields} - {field.name for field in self._fields}
         self._schema = file_schema(self._fields)
         self._settings = ParquetSettings.of(target.metadata.properties)
         self._row_group_bytes = min(self._settings.row_group_bytes, memory_bytes or self._settings.row_group_bytes)
         self._rolling = rolling or RollingPolicy(target_bytes=self._settings.target_bytes)
         self._sort_order_id = sort_order_id
         self._dictionaries = dictionaries
+        self._bloom_filters = bloom_filters
         self._float_columns = [index for index, field in enumerate(self._schema) if pa.types.is_floating(field.type)]
         self._compression_ratio: float | None = None
         self._buffered: list[pa.RecordBatch] = []
@@ -206,10 +151,8 @@ class DataFileWriter:
         if self._open_file is None:
             schema = _with_dictionaries(self._schema, self._buffered)
             if self._dictionaries is None:
-                self._dictionaries = choose_dictionaries(self._schema, self._buffered[0])
-            self._open_file = _OpenDataFile(
-                self._target, self._settings, schema, len(self._float_columns), self._dictionaries
-            )
+                self._dictionaries = choose_dictionaries(self._schema, self._buffered, self._settings)
+            self._open_file = self._open_next(schema)
         table = _concat_batches(self._buffered, self._open_file.schema)
         before = self._open_file.stream.tell()
         self._open_file.writer.write_table(table, row_group_size=table.num_rows)
@@ -218,6 +161,14 @@ class DataFileWriter:
             self._open_file.nans[number] += pc.sum(pc.is_nan(table.column(index))).as_py() or 0
         self._rows_done += self._buffered_rows
         self._buffered, self._buffered_rows, self._buffered_bytes = [], 0, 0
+
+    def _open_next(self, schema: pa.Schema) -> _OpenDataFile:
+        path = self._target.new_path(".parquet")
+        stream = self._target.io.new_output(path).create()
+        collected: list[pq.FileMetaData] = []
+        rows = max(self._buffered_rows, 1)
+        writer = self._settings.writer(stream, schema, collected, self._dictionaries, self._bloom_filters, rows)
+        return _OpenDataFile(path, stream, schema, writer, collected, nans=[0] * len(self._float_columns))
 
     def _finish(self) -> None:
         if self._open_file is None:
@@ -232,7 +183,7 @@ class DataFileWriter:
 
     def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         missing = [field.name for field in self._schema if field.name not in batch.schema.names]
-        unknown = [name for name in batch.schema.names if name not in self._schema.names]
+        unknown = [name for name in batch.schema.names if name not in {*self._schema.names, *self._not_stored}]
         if missing or unknown:
             raise UsageError(
                 f"columns do not fit the table: missing {missing or 'none'}, unknown {unknown or 'none'}",
@@ -248,30 +199,23 @@ class DataFileWriter:
             ) from cause
 
 
+@dataclass
 class _OpenDataFile:
     """The file that is being written."""
 
-    def __init__(
-        self,
-        target: FileTarget,
-        settings: ParquetSettings,
-        schema: pa.Schema,
-        floats: int,
-        dictionaries: Sequence[str] | None,
-    ) -> None:
-        self.path = target.new_path(".parquet")
-        self.stream = target.io.new_output(self.path).create()
-        self.schema = schema
-        self.nans = [0] * floats
-        self.size = 0
-        self._collected: list[pq.FileMetaData] = []
-        self.writer = settings.writer(self.stream, schema, self._collected, dictionaries)
+    path: str
+    stream: OutputStream
+    schema: pa.Schema
+    writer: pq.ParquetWriter
+    collected: list[pq.FileMetaData]
+    nans: list[int]
+    size: int = 0
 
     def close(self) -> pq.FileMetaData:
         self.writer.close()
         self.size = self.stream.tell()
         self.stream.close()
-        return self._collected[0]
+        return self.collected[0]
 
 
 def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
@@ -284,29 +228,6 @@ def _with_dictionaries(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
             for index, field in enumerate(schema)
         ]
     )
-
-
-def choose_dictionaries(schema: pa.Schema, rows: pa.RecordBatch) -> list[str]:
-    """Paths of the columns to dictionary-encode: not those with mostly distinct values, whose dictionary would cost more
-    time than all the rest and save no space."""
-    sample = rows.slice(0, _SAMPLE_ROWS)
-    distinct = {
-        field.name
-        for field, column in zip(sample.schema, sample.columns, strict=True)
-        if not pa.types.is_nested(field.type)
-        and not pa.types.is_dictionary(field.type)
-        and not isinstance(field.type, pa.BaseExtensionType)
-        and pc.count_distinct(column, mode="only_valid").as_py() > _MAX_DISTINCT_RATIO * max(len(column), 1)
-    }
-    return [path for path in leaf_paths(schema) if path not in distinct]
-
-
-def leaf_paths(schema: pa.Schema) -> list[str]:
-    """The Parquet paths of all leaf columns, as Arrow names them."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_batches([], schema), sink)  # `empty_table` fails for UUIDs within structs
-    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    return [parquet.column(index).path for index in range(len(parquet))]
 
 
 def _concat_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
@@ -351,19 +272,25 @@ def describe_data_file(
 
 def file_schema(fields: Sequence[NestedField]) -> pa.Schema:
     """The Arrow schema of data files: with field ids in the metadata, and UUIDs as extension type."""
-    return pa.schema([_file_field(field) for field in fields])
+    return pa.schema([_file_field(field) for field in stored_fields(fields)])
+
+
+def stored_fields(fields: Sequence[NestedField]) -> tuple[NestedField, ...]:
+    """The fields that data files have. Those of type `unknown` are null everywhere and not stored; Iceberg Java cannot read
+    files that have them."""
+    return tuple(field for field in fields if not isinstance(field.field_type, UnknownType))
 
 
 def _file_field(field: NestedField) -> pa.Field:
-    return pa.field(
-        field.name, _file_type(field.field_type), nullable=field.optional, metadata={"PARQUET:field_id": str(field.field_id)}
-    )
+    with naming_column(field.name):
+        type_ = _file_type(field.field_type)
+    return pa.field(field.name, type_, nullable=field.optional, metadata={"PARQUET:field_id": str(field.field_id)})
 
 
 def _file_type(type_: Any) -> pa.DataType:
     match type_:
         case StructType():
-            return pa.struct([_file_field(field) for field in type_.fields])
+            return pa.struct([_file_field(field) for field in stored_fields(type_.fields)])
         case ListType():
             return pa.list_(_file_field(type_.element_field))
         case MapType():

@@ -42,6 +42,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
+from pyarctic.iceberg.read.projection import is_decodable
 from pyarctic.iceberg.write.new_file import Metrics
 
 _STRUCT_FORMATS: dict[type[IcebergType], str] = {
@@ -141,6 +142,21 @@ def parquet_metrics(
     return metrics, tuple(sorted(_first_page_offset(group) for group in groups))
 
 
+def footer_ranges(metadata: pq.FileMetaData, index: int) -> list[tuple[Any, Any]]:
+    """The least and the greatest value of a column in each row group with values, as raw values of its physical type; empty
+    if one of them is not known."""
+    return _column(metadata, index).raw_ranges()
+
+
+def footer_null_count(metadata: pq.FileMetaData, index: int) -> int | None:
+    """The number of nulls in a column; None if it is not known."""
+    return _column(metadata, index).null_count
+
+
+def _column(metadata: pq.FileMetaData, index: int) -> _Column:
+    return _Column([metadata.row_group(number).column(index) for number in range(metadata.num_row_groups)])
+
+
 def _columns_by_id(
     metadata: pq.FileMetaData, groups: Sequence[pq.RowGroupMetaData], ids: Mapping[str, int]
 ) -> dict[int, _Column]:
@@ -164,10 +180,9 @@ def _first_page_offset(group: pq.RowGroupMetaData) -> int:
 
 def _bounds(collector: StatisticsCollector, column: _Column) -> _Bounds:
     """Lower and upper bound of a column; None if they are not certain, or there is no value."""
-    ranges = column.raw_ranges()
-    if not ranges:
+    ranges, type_ = column.raw_ranges(), collector.iceberg_type
+    if not ranges or not is_decodable(type_):  # bounds of geometries are points, not their bytes
         return _NO_BOUNDS
-    type_ = collector.iceberg_type
     if isinstance(type_, DecimalType):
         ranges = [(_unscaled(lower), _unscaled(upper)) for lower, upper in ranges]
     return _serialize(type_, min(lower for lower, _ in ranges), max(upper for _, upper in ranges), collector.mode.length)

@@ -10,6 +10,7 @@ from copy import copy
 from typing import Protocol, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.read.data_files import translate_damage
@@ -77,6 +78,13 @@ class RowGroupSource:
     @property
     def footer(self) -> Footer:
         return self._footer
+
+    def read_metadata(self) -> pq.FileMetaData:
+        """The footer as Arrow reads it."""
+        (length,) = struct.unpack("<I", self._tail[-8:-4])
+        size = self._tail_start + len(self._tail)
+        with translate_damage(self.path):
+            return pq.read_metadata(pa.BufferReader(MAGIC + self.read(size - 8 - length, length + 8)))
 
     def without_last(self, field_id: int) -> Self:
         """The same file without its last column, if that has this id."""

@@ -6,7 +6,7 @@
     metadata = writer.close()
 
 Pages do not contain their position in the file. The footer and the offset indexes do, and are rewritten; statistics, column
-indexes and bloom filters are copied as is.
+indexes and bloom filters are copied as is. Pages that have a checksum are compared with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from pyarctic._version import __version__
 from pyarctic.iceberg.write.parquet.footer import ICEBERG_SCHEMA_KEY, Chunk, NotCopyable, ParquetSchema, RowGroup, key_of
+from pyarctic.iceberg.write.parquet.page_checksums import PageChecker, Part
 from pyarctic.iceberg.write.parquet.row_group_source import MAGIC, Range, RowGroupSource, translate_invalid_footer
 from pyarctic.iceberg.write.parquet.thrift import (
     BINARY,
@@ -66,7 +67,7 @@ class _CopySource:
     """The byte ranges to copy from one source, in the order in which they are written."""
 
     source: RowGroupSource
-    ranges: list[Range] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
 
 
 class RowGroupWriter:
@@ -91,7 +92,8 @@ class RowGroupWriter:
     def append(self, source: RowGroupSource, index: int, beside: RowGroupSource | None = None) -> None:
         """Copy one row group, with the columns of `beside` after its own: a file of one row group with as many rows.
 
-        Raises NotCopyable before anything is written. After any other error the file is incomplete."""
+        Raises NotCopyable before anything is written. After any other error the file is incomplete: Damaged if a page does
+        not match its checksum."""
         group = source.groups[index]
         if beside is not None and [other.rows for other in beside.groups] != [group.rows]:
             raise NotCopyable(f"{source.path}: row group {index} has {group.rows} rows, the columns beside it have others")
@@ -148,7 +150,9 @@ class RowGroupWriter:
         self.rows += sum(group.rows for group in groups)
         self._expected_position = position
         for copy_source in sources:
-            for data in copy_source.source.stream_ranges(copy_source.ranges):
+            checker = PageChecker(copy_source.source, copy_source.parts)
+            for data in copy_source.source.stream_ranges(range_ for range_, _ in copy_source.parts):
+                checker.add(data)
                 self._write(data)
 
     def _check_fits(self, source: RowGroupSource, beside: RowGroupSource | None) -> tuple[ParquetSchema, tuple[bytes, ...]]:
@@ -192,12 +196,12 @@ def _move_groups(sources: Sequence[_CopySource], groups: Sequence[RowGroup], pos
         starts: dict[int, int] = {}
         bloom_starts: dict[int, int] = {}
         for index, chunk in sorted(enumerate(group.chunks), key=_chunk_start):
-            copy_source.ranges.append((chunk.start, chunk.end))
+            copy_source.parts.append(((chunk.start, chunk.end), chunk))
             starts[index] = position
             position += chunk.end - chunk.start
         for index, chunk in enumerate(group.chunks):
             if bloom := copy_source.source.bloom_range(chunk):
-                copy_source.ranges.append(bloom)
+                copy_source.parts.append((bloom, None))
                 bloom_starts[index] = position
                 position += bloom[1] - bloom[0]
         moved.chunks += [
