@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyarctic.tables.commit_outcomes import remove_outputs
     from pyarctic.tables.create import TableAdvice, schema_of
     from pyarctic.tables.keyed_table import KeyedTable
+    from pyarctic.tables.maintenance import merge_many_manifests
     from pyarctic.tables.names import create_table, drop_table, list_tables, open_table
     from pyarctic.tables.table import RowScan, Table
 
@@ -25,6 +26,7 @@ __all__ = [
     "create_table",
     "drop_table",
     "list_tables",
+    "merge_many_manifests",
     "open_table",
     "remove_outputs",
     "schema_of",
@@ -36,6 +38,7 @@ __getattr__ = lazy_exports(
         "commit_outcomes": ("remove_outputs",),
         "create": ("TableAdvice", "schema_of"),
         "keyed_table": ("KeyedTable",),
+        "maintenance": ("merge_many_manifests",),
         "names": ("create_table", "drop_table", "list_tables", "open_table"),
         "table": ("RowScan", "Table"),
     },

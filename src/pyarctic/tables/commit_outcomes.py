@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -22,7 +23,8 @@ def require_committed(outcome: Outcome) -> Committed:
         case Conflict():
             raise errors.Conflict(
                 f"{outcome.attempts} attempts to commit lost against other writers: {outcome.reason}",
-                hint="Nothing was changed. Try again, or raise the table property commit.retry.num-retries.",
+                hint="Nothing was changed. Try again, or raise the table properties commit.retry.num-retries and "
+                "commit.retry.total-timeout-ms.",
                 attempts=outcome.attempts,
             )
         case Rejected():
@@ -35,21 +37,31 @@ def require_committed(outcome: Outcome) -> Committed:
             )
 
 
-def remove_outputs(table: Table, paths: Iterable[str], *, table_uuid: UUID, since: int | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What became of files that were to be removed. Those that a snapshot refers to are in neither set."""
+
+    removed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    """Files that may be orphans, and are left."""
+
+
+def remove_outputs(table: Table, paths: Iterable[str], *, table_uuid: UUID, since: int | None) -> Removal:
     """Remove files that were written for a table and not committed. No file is removed that any snapshot of the newest
-    metadata refers to; if that cannot be read, or another table has the name by now, none is removed.
+    metadata refers to; if that cannot be read, or another table has the name by now, none is.
 
     It must not be called while the outcome of a commit of these files is unknown. `table_uuid` and `since` describe the
     table that the files were written for: its uuid, and a snapshot older than the files. The handle is not refreshed: a
     commit that is being prepared relies on the state it has checked."""
     paths = set(paths)
     if not paths:
-        return
+        return Removal()
     try:
         newest = table.load_newest()
         if newest.metadata.table_uuid != table_uuid:
-            return
+            return Removal(failed=paths)
         paths -= referenced_files(newest.metadata, table.reader(), paths, since=since)
     except Exception:  # noqa: BLE001  # every catalog has its own; orphans can be cleaned later, lost files are lost
-        return
-    remove_quietly(newest.io, paths)
+        return Removal(failed=paths)
+    failed = remove_quietly(newest.io, paths)
+    return Removal(removed=paths - failed, failed=failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 from pyarctic.tables.format.key_hash import check_key_type
 from pyarctic.tables.format.store_properties import (
     CHANGE_STORE,
+    TableKind,
     change_store_identifier,
     change_store_name,
     check_user_properties,
@@ -34,7 +36,12 @@ from pyarctic.tables.format.store_properties import (
     store_properties,
 )
 
+MIXED_ICEBERG, ICEBERG = TABLE_FORMATS = ("mixed-iceberg", "iceberg")
+"""The format of keyed and unkeyed tables, and that of native ones."""
+EXISTS = "exists"
 _TRANSFORMS = ("bucket", "truncate", "year", "month", "day", "hour")
+_CALLER = 5
+"""The caller of `pyarctic.create_table`, as seen from `_warn`."""
 _SUFFIX = {"bucket": "bucket", "truncate": "trunc"}
 
 
@@ -42,38 +49,70 @@ class TableAdvice(UserWarning):
     """A warning about a table definition that works, but may have unexpected effects."""
 
 
-def create_stores(
-    catalog: Catalog,
-    name: TableName,
-    schema: pa.Schema | Schema,
-    primary_key: Sequence[str],
-    partition_by: Sequence[str],
-    properties: Mapping[str, str],
-) -> None:
-    """Create the stores of a new table; if one of them fails, none is left."""
+@dataclass(frozen=True, kw_only=True)
+class TableDefinition:
+    """What a new table is to be like."""
+
+    schema: pa.Schema | Schema
+    primary_key: Sequence[str] = ()
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    format: str = MIXED_ICEBERG
+    format_version: int | None = None
+    """None: 2."""
+
+    def check_format(self) -> None:
+        """Refuse formats and versions that do not exist, or do not go together."""
+        if self.format not in TABLE_FORMATS:
+            raise UsageError(f"unknown table format: {self.format!r}", hint=f"One of: {', '.join(TABLE_FORMATS)}.")
+        is_native = self.format == ICEBERG
+        if is_native and self.primary_key:
+            raise UsageError(
+                f'a table with a primary key has the format "{MIXED_ICEBERG}", not "{ICEBERG}"',
+                hint="Leave the primary key out, or the format.",
+            )
+        versions = (1, 2, 3) if is_native else (2,)
+        if self.format_version is not None and self.format_version not in versions:
+            raise UsageError(
+                f"format version {self.format_version!r} does not exist for tables of the format {self.format}",
+                hint=f"One of: {', '.join(map(str, versions))}."
+                + ("" if is_native else f' Others need format="{ICEBERG}", which has no primary key.'),
+            )
+
+    @property
+    def kind(self) -> TableKind:
+        return "native" if self.format == ICEBERG else "keyed" if self.primary_key else "unkeyed"
+
+
+def create_stores(catalog: Catalog, name: TableName, definition: TableDefinition) -> None:
+    """Create the stores of a new table; if one of them fails, none is left. If the table exists, the reason of `Rejected` is
+    `EXISTS`."""
+    primary_key, properties = definition.primary_key, definition.properties
     with about(table=str(name)):
-        table_schema = _to_fresh_schema(schema)
-        _check_key(table_schema, primary_key)
+        definition.check_format()
+        version = definition.format_version or 2
+        schema = _to_fresh_schema(definition.schema, version, is_native=definition.kind == "native")
+        _check_key(schema, primary_key)
         check_user_properties(properties)
-        table_schema = required_key(table_schema, primary_key) if primary_key else table_schema
-        spec = partition_spec(table_schema, partition_by)
-        _warn(table_schema, spec, primary_key)
+        schema = required_key(schema, primary_key) if primary_key else schema
+        spec = partition_spec(schema, definition.partition_by)
         change = (*name.namespace, change_store_name(name.table, catalog.properties)) if primary_key else None
         with translate_catalog_errors(name.catalog, str(name)):
             _ensure_namespace(catalog, name.namespace)
-            if change is not None and catalog.table_exists(change):
-                raise Rejected(
-                    f"a table {'.'.join(change)} exists already, where the changes of {name} would go",
-                    hint="Drop it, or choose another name.",
-                )
             if catalog.table_exists(name.identifier):  # some catalogs notice it only after they wrote the metadata
-                raise _already_exists(name.identifier)
+                raise _already_exists(name, name.identifier)
+            if change is not None and catalog.table_exists(change):
+                raise _already_exists(name, change)
+            _warn(schema, spec, primary_key)
+            if definition.kind == "native":
+                _create(catalog, name, name.identifier, schema, spec, {**properties, "format-version": str(version)})
+                return
             base_properties = store_properties("base", properties, primary_key, change)
-            base = _create(catalog, name.identifier, table_schema, spec, base_properties)
+            base = _create(catalog, name, name.identifier, schema, spec, base_properties)
             if change is not None:
                 try:
                     change_properties = store_properties("change", properties, primary_key, change)
-                    _create(catalog, change, table_schema, spec, change_properties)
+                    _create(catalog, name, change, schema, spec, change_properties)
                 except BaseException:
                     _remove_created(catalog, base)
                     raise
@@ -109,17 +148,17 @@ def _purge(catalog: Catalog, store: IcebergTable) -> None:
     remove_quietly(store.io, [file.statistics_path for file in store.metadata.statistics])
 
 
-def _to_fresh_schema(schema: pa.Schema | Schema) -> Schema:
+def _to_fresh_schema(schema: pa.Schema | Schema, format_version: Any, *, is_native: bool) -> Schema:
     if isinstance(schema, pa.Schema):
         try:
-            schema = Catalog._convert_schema_if_needed(schema)
+            schema = Catalog._convert_schema_if_needed(schema, format_version)
         except (ValueError, TypeError, UnsupportedPyArrowTypeException) as cause:
             raise UsageError(f"the schema has a type that Iceberg does not support: {cause}") from cause
     if not isinstance(schema, Schema):
         raise UsageError(f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}")
     if not schema.fields:
         raise UsageError("the schema has no columns")
-    if reserved := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]:
+    if not is_native and (reserved := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]):
         raise UsageError(f"column {reserved[0]} belongs to the change store", hint="Rename it.", column=reserved[0])
     return assign_fresh_schema_ids(schema)
 
@@ -185,14 +224,14 @@ def _warn(schema: Schema, spec: PartitionSpec, primary_key: Sequence[str]) -> No
             f"partition column {', '.join(outside)} is not part of the primary key: a key is unique within its partition. "
             "If rows move between partitions, write their before-images (mode cdc), or use across_partitions=True.",
             TableAdvice,
-            stacklevel=4,
+            stacklevel=_CALLER,
         )
     if primary_key and any(isinstance(field.transform, YearTransform) for field in spec.fields):
         warnings.warn(
             "connectors of the format for Flink, Spark and Trino misread which changes are merged in partitions by year, "
             "and show merged changes twice. Partition by month or day if they read the table.",
             TableAdvice,
-            stacklevel=4,
+            stacklevel=_CALLER,
         )
 
 
@@ -205,20 +244,32 @@ def _ensure_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
 
 
 def _create(
-    catalog: Catalog, identifier: tuple[str, ...], schema: Schema, spec: PartitionSpec, properties: dict[str, str]
+    catalog: Catalog,
+    name: TableName,
+    identifier: tuple[str, ...],
+    schema: Schema,
+    spec: PartitionSpec,
+    properties: dict[str, str],
 ) -> IcebergTable:
+    """Create a store of the table `name`."""
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError as cause:
-        raise _already_exists(identifier) from cause
+        raise _already_exists(name, identifier) from cause
     except ArcticError:
         raise
     except ValueError as cause:
         raise UsageError(str(cause)) from cause
 
 
-def _already_exists(identifier: tuple[str, ...]) -> Rejected:
-    return Rejected(f"table {'.'.join(identifier)} exists already", hint="Drop it, or choose another name.")
+def _already_exists(name: TableName, store: tuple[str, ...]) -> Rejected:
+    if store != name.identifier:
+        return Rejected(
+            f"a table {'.'.join(store)} exists already, where the changes of {name} would go",
+            hint="Drop it, or choose another name.",
+        )
+    hint = "Drop it, choose another name, or create it only if it does not exist (if_not_exists)."
+    return Rejected(f"table {name} exists already", hint=hint, reason=EXISTS)
 
 
 def schema_of(columns: Sequence[tuple[str, str, bool]]) -> Schema:

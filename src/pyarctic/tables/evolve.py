@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import CommitFailedException, ResolveError, ValidationError
@@ -17,11 +16,14 @@ from pyiceberg.table.update import (
     AssertLastAssignedFieldId,
     AssertTableUUID,
     SetCurrentSchemaUpdate,
+    TableRequirement,
     TableUpdate,
 )
 from pyiceberg.types import IcebergType, NestedField
 
 from pyarctic.errors import Conflict, Damaged, UsageError
+from pyarctic.iceberg.commit import RetryPolicy
+from pyarctic.iceberg.read import arrow_type
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 
 
@@ -53,7 +55,20 @@ class Evolution:
 
 
 def evolve(table: IcebergTable, evolution: Evolution) -> None:
-    """Commit a new schema."""
+    """Commit a new schema. If another commit came first, the change is made to the newest one."""
+    refusal: CommitFailedException | None = None
+    for _ in RetryPolicy.of(table.metadata).races(lambda: table.metadata_location):
+        try:
+            _update_schema(table, evolution)
+        except CommitFailedException as error:
+            refusal = error
+            table.refresh()
+        else:
+            return
+    raise Conflict(f"the catalog refused the new schema: {refusal}", hint="Nothing was changed. Try again.") from refusal
+
+
+def _update_schema(table: IcebergTable, evolution: Evolution) -> None:
     try:
         with table.update_schema() as update:
             for name, type_ in evolution.add.items():
@@ -68,24 +83,22 @@ def evolve(table: IcebergTable, evolution: Evolution) -> None:
                 update.make_column_optional(name)
             for name, text in evolution.describe.items():
                 update.update_column(name, doc=text)
-    except CommitFailedException as cause:
-        raise Conflict("another commit came first", hint="Nothing was changed. Look at the table and try again.") from cause
     except (ValueError, TypeError, ValidationError, ResolveError) as cause:
         raise UsageError(f"the schema cannot be changed so: {cause}") from cause
 
 
 def parse_type(type_: IcebergType | str) -> IcebergType:
     """An Iceberg type, given as such or as text."""
-    if isinstance(type_, IcebergType):
-        return type_
     try:
-        return NestedField.model_validate({"id": 1, "name": "x", "type": type_, "required": False}).field_type
-    except (PydanticError, ValueError, TypeError) as cause:
+        field = NestedField.model_validate({"id": 1, "name": "x", "type": type_, "required": False})
+    except (PydanticError, ValidationError, ValueError, TypeError) as cause:
         raise UsageError(
             f"unknown type: {type_!r}",
             hint="One of: boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, "
             "uuid, fixed[n], binary.",
         ) from cause
+    arrow_type(field.field_type)  # refuses a type that could not be written afterwards
+    return field.field_type
 
 
 def are_equal(left: Schema, right: Schema) -> bool:
@@ -95,28 +108,39 @@ def are_equal(left: Schema, right: Schema) -> bool:
 
 def catch_up(base: TableMetadata, change: IcebergTable) -> None:
     """Give the change store the schema of the base store, if a schema change was interrupted in between."""
-    metadata = change.metadata
-    if are_equal(base.schema(), metadata.schema()):
-        return
-    if metadata.last_column_id > base.last_column_id or not any(are_equal(metadata.schema(), s) for s in base.schemas):
+    refusal: CommitFailedException | None = None
+    for _ in RetryPolicy.of(change.metadata).races(lambda: change.metadata_location):
+        if are_equal(base.schema(), change.metadata.schema()):
+            return
+        updates, requirements = _schema_updates(base, change.metadata)
+        try:
+            change.metadata = change.catalog.commit_table(change, requirements, updates).metadata
+        except CommitFailedException as error:  # another process did it, or wrote changes
+            refusal = error
+            change.refresh()
+        else:
+            return
+    raise Conflict(f"the catalog refused the new schema of the change store: {refusal}", hint="Try again.") from refusal
+
+
+def _schema_updates(
+    base: TableMetadata, change: TableMetadata
+) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """The updates that give the change store the schema of the base store, and what they require."""
+    if change.last_column_id > base.last_column_id or not any(are_equal(change.schema(), s) for s in base.schemas):
         raise Damaged(
             "the schemas of base and change store do not belong together",
             hint="One of them was changed directly. Bring the change store to the schema of the base store.",
         )
-    former = next((schema.schema_id for schema in metadata.schemas if are_equal(base.schema(), schema)), None)
+    former = next((schema.schema_id for schema in change.schemas if are_equal(base.schema(), schema)), None)
     updates: list[TableUpdate] = []
     if former is None:
-        fresh = base.schema().model_copy(update={"schema_id": max(schema.schema_id for schema in metadata.schemas) + 1})
+        fresh = base.schema().model_copy(update={"schema_id": max(schema.schema_id for schema in change.schemas) + 1})
         updates.append(AddSchemaUpdate.model_validate({"schema": fresh, "last-column-id": base.last_column_id}))
     updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": -1 if former is None else former}))
-    requirements: tuple[Any, ...] = (
-        AssertTableUUID(uuid=metadata.table_uuid),
-        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
-        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
+    requirements: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=change.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": change.current_schema_id}),
+        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": change.last_column_id}),
     )
-    try:
-        change.metadata = change.catalog.commit_table(change, requirements, tuple(updates)).metadata
-    except CommitFailedException:  # another process did it
-        change.metadata = change.catalog.load_table(change.name()).metadata
-        if not are_equal(base.schema(), change.metadata.schema()):
-            raise
+    return tuple(updates), requirements

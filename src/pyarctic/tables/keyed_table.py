@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,21 +13,26 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.config import TableName
-from pyarctic.errors import NotFound, UsageError, about
+from pyarctic.errors import UsageError, about
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.manifest import snapshot_by_id
+from pyarctic.iceberg.predicate import ALWAYS_TRUE
+from pyarctic.iceberg.read import Scan
 from pyarctic.tables.evolve import Evolution, are_equal, catch_up
-from pyarctic.tables.format.change_columns import read_change_files
-from pyarctic.tables.format.file_names import STORES, Store, StorePaths, parse_change_file_names, parse_file_names
-from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.format.file_names import STORES, Store, StorePaths, parse_file_names
+from pyarctic.tables.format.merged_sequence import merged_sequences, properties_at
+from pyarctic.tables.format.primary_key import PrimaryKey
 from pyarctic.tables.format.store_properties import TableKind, change_store_identifier, check_spec, key_names
 from pyarctic.tables.format.transactions import BEGUN, ENDED
-from pyarctic.tables.read.change_log import ChangeLog
+from pyarctic.tables.maintenance import ManifestReport
+from pyarctic.tables.read.change_log import ChangeLog, ChangeSelection, plan_change_log
 from pyarctic.tables.read.change_scan import ChangeScan
 from pyarctic.tables.read.key_groups import select_unmerged
+from pyarctic.tables.read.key_lookup import KeyLookup
 from pyarctic.tables.read.merged_scan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.snapshots import is_not_after, resolve_snapshot
 from pyarctic.tables.table import RowScan, Table
+from pyarctic.tables.time_travel import check_store, resolve_change_snapshot, resolve_keyed_snapshot
+from pyarctic.tables.upgrade import UpgradeReport, upgrade
 from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope
 from pyarctic.tables.write.prepared import BaseWrite, ChangeWrite, PreparedWrite
 
@@ -83,51 +89,44 @@ class KeyedTable(Table):
         """Rows of the table, one per key; or of one store: "base" has the last merged state, "change" has the changes with
         `_transaction_id`, `_file_offset` and `_change_action`.
 
-        For merged rows, `snapshot_id` and `as_of` select a snapshot of the change store, with a snapshot of Base into which
-        no later change was merged."""
+        For merged rows and changes, `snapshot_id` is one of either store. It stands for the time of its commit, and both
+        stores are read as they were then."""
         if store not in _READABLE:
             raise UsageError(f"unknown store: {store!r}", hint=f"One of: {', '.join(_READABLE)}.")
         with about(table=self.name):
             if store == "base":
-                return super().scan(columns, where, snapshot_id, ref, as_of)
+                check_store(snapshot_id, self._loaded.metadata, self.change_store.view.metadata, "base")
+                return self._look_up(super().scan(columns, where, snapshot_id, ref, as_of))
             self.keep_up()
             check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
                 raise UsageError("branches and tags belong to one store", hint='Use store="base".')
-            snapshot, schema = resolve_snapshot(self.change_store.view.metadata, snapshot_id, None, as_of)
-            change = StoreState(view=self.change_store.view, snapshot=snapshot, files=self.change_store._file_list(snapshot))
+            base, change = self.view, self.change_store.view
             if store == "change":
-                return ChangeScan(change, schema=self.schema, columns=columns, where=where)
-            is_past = snapshot_id is not None or as_of is not None
-            base = self._base_snapshot_at(snapshot, as_of) if is_past else self._loaded.metadata.current_snapshot()
-            # The schema of that time is known from the changes: Base may not have been written since.
-            schema = schema if is_past else self.schema
-            state = StoreState(view=self.view, snapshot=base, files=self._file_list(base))
-            return MergedScan(state, change, schema=schema, columns=columns, where=where, memory_bytes=memory_bytes)
+                snapshot = resolve_change_snapshot(base, change, snapshot_id, as_of)
+                state = self._change_state(snapshot)
+                return ChangeScan(state, schema=self.schema, columns=columns, where=where, base=base.metadata)
+            then = resolve_keyed_snapshot(base, change, snapshot_id, as_of)
+            return MergedScan(
+                StoreState(view=base, snapshot=then.base, files=self._file_list(then.base)),
+                self._change_state(then.change),
+                schema=then.schema,
+                columns=columns,
+                where=where,
+                memory_bytes=memory_bytes,
+            )
 
-    def _base_snapshot_at(self, change: Snapshot | None, as_of: datetime | None) -> Snapshot | None:
-        """The newest base snapshot, not younger than `as_of`, that contains no change later than a snapshot of the change
-        store."""
-        if change is None:
-            return self._loaded.metadata.current_snapshot()
-        metadata = self._loaded.metadata
-        snapshot = metadata.current_snapshot()
-        if snapshot is None:
-            return None
-        while snapshot is not None:
-            if as_of is None or is_not_after(snapshot.timestamp_ms, as_of):
-                merged = merged_sequences(metadata, self._loaded.io, snapshot)
-                if max(merged.values(), default=0) <= (change.sequence_number or 0):
-                    return snapshot
-            parent = snapshot.parent_snapshot_id
-            if parent is None and (snapshot.sequence_number or 0) <= 1:  # some engines remove the id of an expired parent
-                return None
-            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
-        raise NotFound(
-            f"Base has no snapshot as old as snapshot {change.snapshot_id} of the change store",
-            hint="It was expired. Newer snapshots of the change store can still be read.",
-            snapshot_id=change.snapshot_id,
-        )
+    def _look_up(self, scan: RowScan) -> RowScan:
+        """A scan of the base store, of only those nodes that may hold the wanted keys."""
+        if not isinstance(scan, Scan) or scan.condition == ALWAYS_TRUE:
+            return scan
+        view, stores = self.view, (self._loaded.metadata, self.change_store.view.metadata)
+        lookup = KeyLookup.of(PrimaryKey.of(view.metadata, view.name), scan.table_schema, scan.condition)
+        return scan.selecting(lambda data: lookup.select_nodes_of("base", data, view, scan.listed, stores))
+
+    def _change_state(self, snapshot: Snapshot | None) -> StoreState:
+        files = self.change_store._file_list(snapshot)
+        return StoreState(view=self.change_store.view, snapshot=snapshot, files=files)
 
     def files(
         self,
@@ -138,11 +137,14 @@ class KeyedTable(Table):
         store: Store = "base",
     ) -> pl.DataFrame:
         """The live files of a store, with the facts of their names: `node_id`, `kind`, `transaction_id`."""
+        with about(table=self.name):
+            stores = (self._loaded.metadata, self.change_store.view.metadata)
+            check_store(snapshot_id, *(stores if store == "base" else stores[::-1]), store)
         if store == "change":
             frame = self.change_store.files(snapshot_id, ref, content)
         else:
             frame = super().files(snapshot_id, ref, content, store=store)
-        return parse_file_names(frame, store).drop("writer")
+        return parse_file_names(frame, store).drop("writer", "is_foreign", strict=False)
 
     def snapshots(self, *, store: Store = "base") -> pl.DataFrame:
         """The snapshots of a store, oldest first."""
@@ -158,16 +160,35 @@ class KeyedTable(Table):
             metadata = self._loaded.metadata
             return merged_sequences(metadata, self._loaded.io, metadata.current_snapshot())
 
-    def changes(self, since: int | None = None) -> ChangeLog:
-        """All changes in order, with `_change_action`; or those committed after a snapshot of the change store."""
+    def changes(  # type: ignore[override]  # other tables refuse whatever is given
+        self,
+        since: int | None = None,
+        *,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> ChangeLog:
+        """Changes in order, with `_transaction_id`, `_file_offset` and `_change_action`: all, or those committed after one
+        snapshot of either store and up to another.
+
+        `where` may name these three columns, too. It selects rows of the log: both images of an update have their own
+        values."""
         with about(table=self.name):
-            view = self.change_store.view
-            frame = self.change_store.file_list.frame()
-            if since is not None:
-                after = snapshot_by_id(view.metadata, since)
-                frame = frame.filter(pl.col("data_sequence_number") > (after.sequence_number or 0))
-            reader = read_change_files(view, parse_change_file_names(frame))
-            return ChangeLog(reader, reader.numbered_files(), self.schema.fields, self.primary_key)
+            state = self._change_state(self.change_store.view.metadata.current_snapshot())
+            after, upto = self._change_sequence(since), self._change_sequence(until)
+            if after is not None and upto is not None and after > upto:
+                raise UsageError(
+                    f"snapshot {since} (since) is later than {until} (until)", hint="Exchange them, or leave one out."
+                )
+            selection = ChangeSelection(columns=columns, where=where, after=after or 0, upto=upto)
+            return plan_change_log(state, self._loaded.metadata, self.schema, selection)
+
+    def _change_sequence(self, snapshot_id: int | None) -> int | None:
+        """The sequence number of the change store at a snapshot of either store."""
+        if snapshot_id is None:
+            return None
+        snapshot = resolve_change_snapshot(self.view, self.change_store.view, snapshot_id, None)
+        return (snapshot.sequence_number or 0) if snapshot is not None else 0
 
     def last_step(self, property_: str) -> int | None:
         steps = (super().last_step(property_), self.change_store.last_step(property_))
@@ -231,6 +252,20 @@ class KeyedTable(Table):
             if not are_equal(self.schema, self.change_store.schema):  # others may have changed both stores
                 self.refresh()
             catch_up(self._loaded.metadata, self.change_store._loaded)
+
+    def _properties_at(self, snapshot: Snapshot) -> dict[str, str]:
+        return properties_at(self._loaded.metadata, self._loaded.io, snapshot)
+
+    def upgrade(self, *, dry_run: bool = False) -> UpgradeReport:
+        """Store how far changes are merged so that every Iceberg reader can load the base store. Needed once for tables
+        that were merged by other engines of the format. Older snapshots of Base are expired."""
+        return upgrade(self, dry_run=dry_run)
+
+    def rewrite_manifests(self, *, everything: bool = False, dry_run: bool = False) -> ManifestReport:
+        """Merge small manifests of both stores. Changes keep their order: it depends on the sequence numbers of their files,
+        which stay as they are."""
+        base = super().rewrite_manifests(everything=everything, dry_run=dry_run)
+        return replace(base, change_store=self.change_store.rewrite_manifests(everything=everything, dry_run=dry_run))
 
     def summary(self) -> dict[str, Any]:
         """The facts of the table, with those of the change store."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetPropertiesUpdate, SetSnapshotRefUpdate
 
-from pyarctic.errors import Conflict, about
-from pyarctic.iceberg.commit import ManifestRewrite, mergeable_manifests
+from pyarctic.errors import ArcticError, Conflict, about
+from pyarctic.iceberg.commit import Committed, ManifestRewrite, mergeable_manifests
 from pyarctic.iceberg.manifest import ManifestReader, snapshot_by_id
+from pyarctic.iceberg.write import positive_property
 
 if TYPE_CHECKING:
     from pyarctic.tables.table import Table
+
+
+MIN_MANIFESTS_TO_MERGE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +32,16 @@ class ManifestReport:
     rewritten: int
     manifests_before: int
     manifests_after: int | None
+    change_store: ManifestReport | None = None
+    """Of a keyed table: its other store."""
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        snapshot_id = None if self.snapshot_id is None else str(self.snapshot_id)
-        return asdict(self) | {"snapshot_id": snapshot_id}
+        facts = asdict(self) | {"snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id)}
+        if self.change_store is None:
+            facts.pop("change_store")
+            return facts
+        return facts | {"change_store": self.change_store.to_dict()}
 
 
 def rewrite_manifests(table: Table, *, everything: bool, dry_run: bool) -> ManifestReport:
@@ -52,12 +62,32 @@ def rewrite_manifests(table: Table, *, everything: bool, dry_run: bool) -> Manif
     )
 
 
-def set_current_snapshot(loaded: IcebergTable, snapshot_id: int) -> None:
-    """Make a snapshot the current one of the main branch; raises `Conflict` if the branch has moved since it was loaded."""
+def merge_many_manifests(table: Table) -> int:
+    """Merge the small manifests of a table if there are as many as Iceberg's `commit.manifest.min-count-to-merge`, unless
+    `commit.manifest-merge.enabled` is false; gives their number. The files of the table stay as they are, and no writer has
+    to give way: it is left to another time if others keep committing first, or if anything else fails."""
+    properties = table.properties
+    if properties.get("commit.manifest-merge.enabled", "true").lower() == "false":
+        return 0
+    try:
+        least = positive_property(properties, "commit.manifest.min-count-to-merge", MIN_MANIFESTS_TO_MERGE)
+        manifests = ManifestReader(table.view.io).manifests(table.view.metadata.current_snapshot())
+        chosen = mergeable_manifests(manifests, properties)
+        if len(chosen) < least:
+            return 0
+        outcome = table.try_commit(ManifestRewrite(manifests=frozenset(chosen)))
+    except (ArcticError, OSError):
+        return 0
+    return len(chosen) if isinstance(outcome, Committed) else 0
+
+
+def set_current_snapshot(loaded: IcebergTable, snapshot_id: int, properties: Mapping[str, str]) -> None:
+    """Make a snapshot the current one of the main branch and set table properties; raises `Conflict` if the branch has moved
+    since it was loaded."""
     metadata = loaded.metadata
     snapshot_by_id(metadata, snapshot_id)
     ref = metadata.refs[MAIN_BRANCH]
-    update = SetSnapshotRefUpdate.model_validate(
+    move = SetSnapshotRefUpdate.model_validate(
         {
             "ref-name": MAIN_BRANCH,
             "type": SnapshotRefType.BRANCH,
@@ -67,11 +97,12 @@ def set_current_snapshot(loaded: IcebergTable, snapshot_id: int) -> None:
             "min-snapshots-to-keep": ref.min_snapshots_to_keep,
         }
     )
+    updates = (move, SetPropertiesUpdate(updates=dict(properties))) if properties else (move,)
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}),
     )
     try:
-        loaded.metadata = loaded.catalog.commit_table(loaded, requirements, (update,)).metadata
+        loaded.metadata = loaded.catalog.commit_table(loaded, requirements, updates).metadata
     except CommitFailedException as cause:
         raise Conflict("another commit came first", hint="Nothing was changed. Look at the table and try again.") from cause

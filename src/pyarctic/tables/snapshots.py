@@ -19,11 +19,8 @@ def resolve_snapshot(
 ) -> tuple[Snapshot | None, Schema]:
     """The selected snapshot, and the schema to read it with: that of its time for an old snapshot or a tag, the current one
     for the table and its branches."""
-    if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
-        raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
+    check_choice(snapshot_id, ref, as_of)
     if snapshot_id is not None:
-        if not isinstance(snapshot_id, int):
-            raise UsageError(f"a snapshot id is a number, not {snapshot_id!r}", hint="Convert it with int(…).")
         return _with_schema(metadata, snapshot_id)
     if ref is not None:
         branch_or_tag = metadata.refs.get(ref)
@@ -32,10 +29,18 @@ def resolve_snapshot(
         snapshot, schema = _with_schema(metadata, branch_or_tag.snapshot_id)
         return snapshot, metadata.schema() if branch_or_tag.snapshot_ref_type == SnapshotRefType.BRANCH else schema
     if as_of is not None:
-        if not isinstance(as_of, datetime):
-            raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
         return _with_schema(metadata, _current_at(metadata, as_of))
     return metadata.current_snapshot(), metadata.schema()
+
+
+def check_choice(snapshot_id: int | None, ref: str | None, as_of: datetime | None) -> None:
+    """Refuse several choices of a snapshot, and values of a wrong type."""
+    if sum(choice is not None for choice in (snapshot_id, ref, as_of)) > 1:
+        raise UsageError("give one of snapshot, ref and as-of", hint="Each of them alone names a snapshot.")
+    if snapshot_id is not None and not isinstance(snapshot_id, int):
+        raise UsageError(f"a snapshot id is a number, not {snapshot_id!r}", hint="Convert it with int(…).")
+    if as_of is not None and not isinstance(as_of, datetime):
+        raise UsageError(f"as_of is a datetime, not {as_of!r}", hint="Convert it with datetime.fromisoformat(…).")
 
 
 def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -16,10 +17,10 @@ from pyiceberg.types import IcebergType
 
 from pyarctic.config import TableName
 from pyarctic.config.table_properties import check_properties
-from pyarctic.errors import Conflict, Rejected, Unavailable, UsageError, about
+from pyarctic.errors import ArcticError, Conflict, Rejected, Unavailable, UsageError, about
 from pyarctic.iceberg.catalog import translate_catalog_errors
-from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, commit
-from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader
+from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, RetryPolicy, commit
+from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, snapshot_by_id
 from pyarctic.iceberg.read import TableView, arrow_schema, plan_scan
 from pyarctic.tables.commit_outcomes import remove_outputs, require_committed
 from pyarctic.tables.describe import partition_frame, snapshot_frame, table_facts, with_partition_paths
@@ -28,10 +29,10 @@ from pyarctic.tables.format.file_names import Store
 from pyarctic.tables.format.store_properties import TableKind, check_user_properties, kind_of, store_of
 from pyarctic.tables.maintenance import ManifestReport, rewrite_manifests, set_current_snapshot
 from pyarctic.tables.snapshots import resolve_snapshot
+from pyarctic.tables.write.once import job_property, parse_step, write_once
 from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope
 from pyarctic.tables.write.prepared import PreparedWrite, UnkeyedWrite
 
-_MAX_ATTEMPTS = 10
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
 
 
@@ -103,7 +104,8 @@ class Table:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The columns as scans give them."""
-        return arrow_schema(self.schema.fields)
+        with about(table=self.name):
+            return arrow_schema(self.schema.fields)
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -191,7 +193,7 @@ class Table:
         self._refuse_other_store(store)
         return snapshot_frame(self._loaded.metadata)
 
-    def changes(self, since: int | None = None) -> RowScan:  # noqa: ARG002  # a keyed table's
+    def changes(self, since: int | None = None, **selection: Any) -> RowScan:  # noqa: ARG002  # a keyed table's
         """Changes in order; only keyed tables have them."""
         raise UsageError("a table without a primary key keeps no changes", hint="Its snapshots tell.", table=self.name)
 
@@ -208,13 +210,21 @@ class Table:
         with about(table=self.name):
             return require_committed(self.try_commit(change))
 
-    def try_commit(self, change: Change | ManifestRewrite) -> Outcome:
-        """The same, but the outcome is returned."""
+    def try_commit(self, change: Change | ManifestRewrite, before_send: Callable[..., None] = lambda _: None) -> Outcome:
+        """The same, but the outcome is returned. `before_send`: see `commit`."""
         with about(table=self.name):
-            outcome = commit(self._loaded, change, known=self._files)
+            outcome = commit(self._loaded, change, known=self._files, before_send=before_send)
         if isinstance(outcome, Committed):
             self._loaded.metadata = outcome.metadata
+            if isinstance(change, Change) and change.is_append:
+                self._advance_file_list()
         return outcome
+
+    def _advance_file_list(self) -> None:
+        """Add what was just appended to the files that are known. The next commit would read all manifests since then."""
+        if self._files is not None:
+            with contextlib.suppress(ArcticError):  # the commit is in the table; the list is only behind
+                self._files = self._files.at(self._loaded.io, self._loaded.metadata.current_snapshot())
 
     def _append(self, **change: Any) -> Committed:
         """Commit a change that is valid for any state of the table, even if the loaded snapshot was expired since."""
@@ -228,7 +238,7 @@ class Table:
 
     def _commit_alone(self, plan: Callable[[], Change | None]) -> int | None:
         """Commit a change that depends on the complete table: it is planned again whenever another commit came first."""
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in RetryPolicy.of(self.view.metadata).races():
             try:
                 change = plan()
             except OSError as cause:
@@ -247,7 +257,9 @@ class Table:
                     raise
             self.refresh()
         raise Conflict(
-            f"{_MAX_ATTEMPTS} attempts to overwrite lost against other writers", hint="Nothing was changed. Try again."
+            "all attempts to overwrite lost against other writers",
+            hint="Nothing was changed. Try again, or raise the table properties commit.retry.num-retries and "
+            "commit.retry.total-timeout-ms.",
         )
 
     def write(
@@ -258,6 +270,7 @@ class Table:
         across_partitions: bool = False,
         replace: str = "table",
         where: str | BooleanExpression | None = None,
+        once: tuple[str, int] | None = None,
     ) -> int | None:
         """Write rows in one commit; gives the snapshot (of the change store, or of Base for an overwrite), or None if there
         was nothing to write.
@@ -266,10 +279,22 @@ class Table:
         (`replace="partitions"`), or those of the partitions that `where` selects. With a primary key also "upsert", which
         deletes a key before it inserts it; "delete", which needs the key and partition columns only; "cdc", which takes rows
         with `_change_action`. `across_partitions` deletes rows of the same keys in other partitions as well, for upsert and
-        delete."""
+        delete.
+
+        `once=("my-job", 42)` makes the write step 42 of a job: it writes nothing and gives None if the table has this step
+        of the job or a later one."""
         with about(table=self.name):
+            step = None if once is None else parse_step(once)
+            if step is not None:  # others may have taken it
+                self.refresh()
             write = self.prepare_write(mode, across_partitions=across_partitions, replace=replace, where=where)
-            return write.rows(data)
+            if step is None:
+                return write.rows(data)
+            return write_once(self, write, step, lambda note: write.rows(data, note))
+
+    def last_once(self, job: str) -> int | None:
+        """The last number of a job, `write(…, once=(job, number))`, in the loaded state of the table; None: it has none."""
+        return self.last_step(job_property(job))
 
     def last_step(self, property_: str) -> int | None:
         """The last numbered step (`NumberedStep`) that is in the loaded state of the table."""
@@ -346,7 +371,11 @@ class Table:
         """Make an older snapshot of the main branch the current one. Raises `Conflict` if others have committed since this
         table was loaded."""
         with translate_catalog_errors(self._name.catalog, self.name):
-            set_current_snapshot(self._loaded, to)
+            set_current_snapshot(self._loaded, to, self._properties_at(snapshot_by_id(self._loaded.metadata, to)))
+
+    def _properties_at(self, snapshot: Snapshot) -> dict[str, str]:  # noqa: ARG002  # a keyed table's
+        """Properties that belong to a snapshot, and are set when the table is rolled back to it."""
+        return {}
 
     def rewrite_manifests(self, *, everything: bool = False, dry_run: bool = False) -> ManifestReport:
         """Merge small manifests and sort their entries by partition, so that planners read less; data files do not change.

@@ -17,7 +17,7 @@ from urllib.parse import quote_plus
 from uuid import UUID
 
 import polars as pl
-from pyiceberg.partitioning import PartitionField
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.types import BooleanType, TimestampType, TimestamptzType, TimeType, UUIDType
 
 from pyarctic.iceberg.manifest import PartitionDecoder
@@ -38,7 +38,8 @@ _NAME = r"\.?(?<node>\d+)-(?<kind>\w+)-(?<transaction>\d+)-(?<part>\d+)-(?<task>
 
 
 def parse_file_names(files: pl.DataFrame, store: Store) -> pl.DataFrame:
-    """Add the facts of the file names: `node_id`, `kind`, `transaction_id`, and `writer`, which identifies the writer."""
+    """Add the facts of the file names: `node_id`, `kind`, `transaction_id`, and `writer`, which identifies the writer. For a
+    base store also `is_foreign`: whether no engine of the format wrote the file."""
     name = pl.col("file_path").str.split("/").list.last()
     groups = name.str.extract_groups(f"^{_NAME}$").struct
     is_ours = groups.field("kind").is_in(_KINDS) & (groups.field("node").cast(pl.Int64, strict=False) >= ROOT.id)
@@ -56,7 +57,7 @@ def parse_file_names(files: pl.DataFrame, store: Store) -> pl.DataFrame:
         writer=pl.when(is_ours).then(writer).otherwise(pl.col("file_path")),
     )
     if store == "base":
-        return facts.with_columns(kind=pl.col("kind").replace("I", "B"))
+        return facts.with_columns(kind=pl.col("kind").replace("I", "B"), is_foreign=kind.is_null())
     transaction_id = pl.when(pl.col("transaction_id") > 0).then("transaction_id").otherwise("data_sequence_number")
     return facts.with_columns(transaction_id=transaction_id)
 
@@ -96,6 +97,11 @@ class StorePaths(PartitionDecoder):
                 return f"{text}+00:00" if isinstance(type_, TimestamptzType) else text
         source = self._source_type(field)
         return str(value) if source is None else str(field.transform.to_human_string(source, value))
+
+
+def field_names_of(spec: PartitionSpec) -> list[str]:
+    """The names of a spec's fields as they are in partition paths."""
+    return [_url_encode(field.name) for field in spec.fields]
 
 
 def _format_time(micros: int) -> str:

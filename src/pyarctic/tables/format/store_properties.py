@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.errors import Damaged, Unsupported, UsageError
 from pyarctic.tables.format.file_names import Store
+from pyarctic.tables.format.merged_sequence import MERGED_AT, PARTITION_PROPERTIES, initial_properties
 from pyarctic.tables.format.tree import bucket_mask
 
 TableKind = Literal["keyed", "unkeyed", "native"]
@@ -40,7 +41,8 @@ _RESERVED = {
     "base.table.max-transaction-id",
     "max-txId",
     "location",
-    "table.partition-properties",
+    PARTITION_PROPERTIES,
+    MERGED_AT,
     "schema.name-mapping.default",
     "format-version",
     "flink.max-continuous-empty-commits",
@@ -147,7 +149,7 @@ def store_properties(
     if primary_key:
         properties[PRIMARY_KEY] = ",".join(primary_key)
     if store == "base" and change_store is not None:
-        properties[CHANGE_STORE] = ".".join(change_store)
+        properties |= {CHANGE_STORE: ".".join(change_store), **initial_properties()}
     return properties
 
 

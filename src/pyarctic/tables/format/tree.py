@@ -103,6 +103,14 @@ def node_masks(nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return masks
 
 
+def select_nodes(files: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
+    """The files whose node holds any of the hashes."""
+    nodes = files["node_id"].to_numpy()
+    masks = np.unique(node_masks(nodes))
+    holding = (hashes.astype(np.int64)[:, None] & masks) + masks + 1
+    return files.filter(np.isin(nodes, holding))
+
+
 def assign_roots(files: pl.DataFrame, node_column: str = "node_id") -> pl.DataFrame:
     """Add `root`: the topmost node with files that is the node of a file or lies above it, within the file's partition.
 

@@ -3,64 +3,169 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.read import TableReader, arrow_schema
+from pyarctic.iceberg.predicate import (
+    ALWAYS_TRUE,
+    bind_condition,
+    parse_condition,
+    prune_partitions,
+    restrict_condition,
+    to_row_expression,
+    with_optional_parents,
+)
+from pyarctic.iceberg.read import BatchSizer, ScanColumns, TableReader, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,
+    DELETE,
     FILE_OFFSET,
+    INSERT,
+    TRANSACTION_ID,
     UPDATE_AFTER,
     UPDATE_BEFORE,
     ChangeFile,
+    read_change_files,
 )
+from pyarctic.tables.format.file_names import parse_change_file_names
+from pyarctic.tables.format.primary_key import PrimaryKey
+from pyarctic.tables.read.key_lookup import KeyLookup
+from pyarctic.tables.read.merge_sorted import MAX_OPEN, concat_batches, merge_sorted
+from pyarctic.tables.read.merged_scan import StoreState
 
-_BATCH_ROWS = 128 << 10
+MEMORY_BYTES = 8 << 20
+"""For the rows of one transaction that are merged at a time. Sorting them needs as much again."""
+_MIN_BATCH_BYTES = 64 << 10
+_MIN_BUFFER_BYTES, _MAX_BUFFER_BYTES = 16 << 10, 1 << 20
 _WRITER = "\0writer"
+# Offsets of different writers are independent. DELETE sorts before INSERT: the before-image comes first.
+_ORDER = (FILE_OFFSET.name, _WRITER, CHANGE_ACTION.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSelection:
+    """Which changes are wanted: their columns, a condition on them, and the sequence numbers of their commits."""
+
+    columns: Sequence[str] | None = None
+    where: str | BooleanExpression | None = None
+    after: int = 0
+    upto: int | None = None
+
+
+def plan_change_log(change: StoreState, base: TableMetadata, schema: Schema, selection: ChangeSelection) -> ChangeLog:
+    """Prepare a read of changes. `base`: the metadata of the base store; `schema`: the table's columns."""
+    view, key = change.view, PrimaryKey.of(base, change.view.name)
+    all_columns = Schema(*schema.fields, *CHANGE_COLUMNS.values())
+    condition = parse_condition(all_columns, selection.where)
+    columns = ScanColumns(all_columns, select_fields(all_columns, selection.columns, extra={}), condition)
+    sequence = pl.col("data_sequence_number")
+    in_range = sequence > selection.after
+    if selection.upto is not None:
+        in_range &= sequence <= selection.upto
+    files = change.files.frame().filter(in_range)
+    # A pair of images has one key and one transaction, so they are left out together. By other columns one of them might be
+    # missing, and the other would be no update any more.
+    lookup = KeyLookup.of(key, all_columns, condition)
+    if lookup.condition != ALWAYS_TRUE:
+        files = prune_partitions(files, view.metadata, with_optional_parents(all_columns), lookup.condition)
+        files = lookup.select_nodes_of("change", files, view, change.files, (base, view.metadata))
+        files = lookup.select_by_bounds(files, change.files, view.io)
+    reader = read_change_files(view, _select_transactions(parse_change_file_names(files), all_columns, condition))
+    read_ids = {field.field_id for field in (*columns.read_fields, *key.fields)}
+    fields = [field for field in schema.fields if field.field_id in read_ids]
+    return ChangeLog(reader, reader.numbered_files(), fields, [field.name for field in key.fields], columns)
+
+
+def _select_transactions(files: pl.DataFrame, schema: Schema, condition: BooleanExpression) -> pl.DataFrame:
+    """The files of transactions that may meet a condition."""
+    of_transactions = restrict_condition(schema, condition, {TRANSACTION_ID.field_id})
+    if of_transactions == ALWAYS_TRUE or files.is_empty():
+        return files
+    expression = to_row_expression(schema, bind_condition(schema, of_transactions))
+    ids = pa.table({TRANSACTION_ID.name: files["transaction_id"].unique().to_arrow()}).filter(expression)
+    return files.filter(pl.col("transaction_id").is_in(ids.column(0).to_pylist()))
 
 
 class ChangeLog:
     """Rows of the change store, in order. It is lazy: every call of `batches` reads the files again."""
 
-    def __init__(self, reader: TableReader, files: pl.DataFrame, fields: Sequence[NestedField], keys: Sequence[str]) -> None:
-        """`files`: those to read, with the facts of their names."""
+    def __init__(
+        self,
+        reader: TableReader,
+        files: pl.DataFrame,
+        fields: Sequence[NestedField],
+        keys: Sequence[str],
+        columns: ScanColumns | None = None,
+    ) -> None:
+        """`files`: those to read, with the facts of their names. `fields`: the table's columns to read, with those of the
+        key. `columns`: those that are wanted and the condition on rows; None: all columns that are read, and all rows."""
         self._reader = reader
         self._files = files
         self._fields = (*fields, *CHANGE_COLUMNS.values())
         self._keys = list(keys)
+        self._columns = columns
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches: the table's columns, `_transaction_id`, `_file_offset`, `_change_action`."""
-        return arrow_schema(self._fields)
+        """The Arrow schema of the batches: the wanted ones of the table's columns, `_transaction_id`, `_file_offset` and
+        `_change_action`."""
+        return arrow_schema(self._fields if self._columns is None else self._columns.wanted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The changes, oldest first: transaction by transaction, with one batch of each of its files in memory."""
+        """The changes, oldest first. Memory is bounded, whatever the size of a transaction and the number of its files."""
         for _, files in self._files.sort("transaction_id", maintain_order=True).group_by(
             "transaction_id", maintain_order=True
         ):
-            writers = files["writer"].unique(maintain_order=True).to_list()
-            streams = [_Stream(self._rows(row, writers.index(row["writer"]))) for row in files.iter_rows(named=True)]
-            yield from self._name_updates(_merge_streams(streams))
+            for batch in self._name_updates(self._merge(files)):
+                rows = self._select(batch)
+                if rows.num_rows:
+                    yield rows
 
     def to_arrow(self) -> pa.Table:
         """All changes in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
-        """The number of changes."""
+        """The number of changes; without a condition it is taken from the metadata."""
+        if self._columns is not None and self._columns.row_condition is not None:
+            return sum(batch.num_rows for batch in self.batches())
         return int(self._files["record_count"].sum())
 
-    def _rows(self, row: dict[str, object], writer: int) -> Iterator[pa.RecordBatch]:
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = self._columns
+        if columns is None:
+            return batch
+        return (batch if columns.row_condition is None else batch.filter(columns.row_condition)).select(columns.names)
+
+    def _merge(self, files: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """The rows of a transaction, by offset."""
+        # By name, whatever the order of the files in manifests.
+        numbers = {writer: number for number, writer in enumerate(files["writer"].unique().sort())}
+        open_files = min(files.height, MAX_OPEN)
+        sizer = BatchSizer(max(MEMORY_BYTES // (2 * open_files), _MIN_BATCH_BYTES))
+        buffer_bytes = None
+        if int(files["file_size_bytes"].sum()) > MEMORY_BYTES:  # row groups are not read as a whole
+            per_column = MEMORY_BYTES // (open_files * len(self._fields))
+            buffer_bytes = min(max(per_column, _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
+        streams = [self._rows(row, numbers[row["writer"]], sizer, buffer_bytes) for row in files.iter_rows(named=True)]
+        for rows in merge_sorted(streams, _ORDER, MEMORY_BYTES):
+            yield rows.select([name for name in rows.schema.names if name != _WRITER])
+
+    def _rows(
+        self, row: dict[str, object], writer: int, sizer: BatchSizer, buffer_bytes: int | None
+    ) -> Iterator[pa.RecordBatch]:
         file = ChangeFile(self._reader, row)
-        for file_batch in file.all_batches(self._fields):
+        for file_batch in file.all_batches(self._fields, sizer, buffer_bytes):
             batch = file.project(file_batch, self._fields)
             offsets = batch.column(FILE_OFFSET.name)
             if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
@@ -71,7 +176,7 @@ class ChangeLog:
         """Set the actions of updates: pairs of a deleted and an inserted row with the same offset and key."""
         held: pa.RecordBatch | None = None
         for batch in batches:
-            named = self._name_pairs(batch if held is None else _concat_batches([held, batch]))
+            named = self._name_pairs(batch if held is None else concat_batches([held, batch]))
             # The last row may be the first of a pair.
             held = named.slice(named.num_rows - 1)
             if named.num_rows > 1:
@@ -84,7 +189,8 @@ class ChangeLog:
             return batch
         before, after = batch.slice(0, batch.num_rows - 1), batch.slice(1)
         is_pair = _to_mask(pc.equal(before.column(FILE_OFFSET.name), after.column(FILE_OFFSET.name)))
-        is_pair &= _to_mask(pc.not_equal(before.column(CHANGE_ACTION.name), after.column(CHANGE_ACTION.name)))
+        is_pair &= _to_mask(pc.equal(before.column(CHANGE_ACTION.name), DELETE))
+        is_pair &= _to_mask(pc.equal(after.column(CHANGE_ACTION.name), INSERT))
         for name in self._keys:
             is_pair &= _to_mask(pc.fill_null(pc.equal(before.column(name), after.column(name)), True))
         if not is_pair.any():
@@ -94,62 +200,6 @@ class ChangeLog:
         actions = pc.if_else(pa.array(is_before), UPDATE_BEFORE, pc.if_else(pa.array(is_after), UPDATE_AFTER, actions))
         index = batch.schema.get_field_index(CHANGE_ACTION.name)
         return batch.set_column(index, batch.schema.field(index), actions)
-
-
-@dataclass
-class _Stream:
-    """One file of a transaction, in batches of ascending offsets."""
-
-    batches: Iterator[pa.RecordBatch]
-    held: list[pa.RecordBatch] = field(default_factory=list)
-    ended: bool = False
-
-    def fill(self) -> None:
-        """Read a batch if none is held."""
-        if not self.held and not self.ended:
-            batch = next(self.batches, None)
-            if batch is None:
-                self.ended = True
-            else:
-                self.held.append(batch)
-
-    @property
-    def max_offset(self) -> int:
-        """The greatest offset of the rows that are held."""
-        return int(self.held[-1].column(FILE_OFFSET.name)[-1].as_py())
-
-    def take(self, upto: int) -> list[pa.RecordBatch]:
-        """Remove the rows up to an offset from those that are held."""
-        offsets = self.held[0].column(FILE_OFFSET.name).to_numpy()
-        end = int(np.searchsorted(offsets, upto, side="right"))
-        batch = self.held.pop()
-        if end < batch.num_rows:
-            self.held.append(batch.slice(end))
-        return [batch.slice(0, end)] if end else []
-
-
-def _merge_streams(streams: list[_Stream]) -> Iterator[pa.RecordBatch]:
-    """Merge by offset: up to the least offset that all streams have reached, all rows are there and can be sorted."""
-    while True:
-        for stream in streams:
-            stream.fill()
-        streams = [stream for stream in streams if stream.held]
-        if not streams:
-            return
-        upto = min(stream.max_offset for stream in streams)
-        rows = _concat_batches([part for stream in streams for part in stream.take(upto)])
-        # Offsets of different writers are independent. DELETE sorts before INSERT: the before-image comes first.
-        names = (FILE_OFFSET.name, _WRITER, CHANGE_ACTION.name)
-        order = pc.sort_indices(rows, [(name, "ascending") for name in names])
-        rows = rows.select([name for name in rows.schema.names if name != _WRITER])
-        for start in range(0, len(order), _BATCH_ROWS):
-            yield rows.take(order.slice(start, _BATCH_ROWS))
-
-
-def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _to_mask(array: pa.Array) -> npt.NDArray[np.bool_]:

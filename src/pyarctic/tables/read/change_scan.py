@@ -9,12 +9,23 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.errors import about
-from pyarctic.iceberg.predicate import ALWAYS_TRUE, parse_condition, prune_partitions, with_optional_parents
+from pyarctic.iceberg.predicate import (
+    ALWAYS_TRUE,
+    bind_condition,
+    parse_condition,
+    prune_by_metrics,
+    prune_partitions,
+    restrict_condition,
+    with_optional_parents,
+)
 from pyarctic.iceberg.read import ScanColumns, TableReader, TableView, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, read_change_files
 from pyarctic.tables.format.file_names import parse_change_file_names
+from pyarctic.tables.format.primary_key import PrimaryKey
+from pyarctic.tables.read.key_lookup import KeyLookup
 from pyarctic.tables.read.merged_scan import StoreState
 
 
@@ -28,8 +39,11 @@ class ChangeScan:
         schema: Schema,
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
+        base: TableMetadata | None = None,
     ) -> None:
+        """`base`: the metadata of the base store; None: the files were already pruned by the condition."""
         self._state = state
+        self._base = base
         self.table_schema = schema
         self._schema = Schema(*schema.fields, *CHANGE_COLUMNS.values())
         self.wanted = select_fields(self._schema, columns, extra=ALL_COLUMNS)
@@ -69,12 +83,18 @@ class ChangeScan:
 
     @cached_property
     def files(self) -> pl.DataFrame:
-        """The files whose partitions meet the condition."""
-        view = self._state.view
-        files = self._state.files.frame()
-        if self.condition != ALWAYS_TRUE:
-            files = prune_partitions(files, view.metadata, with_optional_parents(self._schema), self.condition)
-        return files
+        """The files that may hold rows that meet the condition."""
+        view, listed = self._state.view, self._state.files
+        files = listed.frame()
+        if self.condition == ALWAYS_TRUE or self._base is None:
+            return files
+        files = prune_partitions(files, view.metadata, with_optional_parents(self._schema), self.condition)
+        lookup = KeyLookup.of(PrimaryKey.of(self._base, view.name), self._schema, self.condition)
+        files = lookup.select_nodes_of("change", files, view, listed, (self._base, view.metadata))
+        # Bounds of offsets do not cover rows of other engines, which have none.
+        of_table = restrict_condition(self._schema, self.condition, self.table_schema.field_ids)
+        schema = with_optional_parents(self._schema)
+        return prune_by_metrics(files, listed, view.io, schema, bind_condition(schema, of_table))
 
     @cached_property
     def _reader(self) -> TableReader:

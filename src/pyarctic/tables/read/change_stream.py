@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -18,7 +17,7 @@ from pyiceberg.types import NestedField
 
 from pyarctic.errors import NotFound, Rejected, UsageError, about
 from pyarctic.iceberg import frame_from_bytes, frame_to_bytes
-from pyarctic.iceberg.manifest import FILE_SCHEMA, snapshot_by_id
+from pyarctic.iceberg.manifest import FILE_SCHEMA, ancestors, snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
 from pyarctic.iceberg.read import Scan, TableView, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import (
@@ -106,6 +105,9 @@ class ChangeStream:
         self._fields = select_fields(table.schema, columns, extra=CHANGE_COLUMNS)
         if columns is None:
             self._fields += tuple(CHANGE_COLUMNS.values())
+        self._reader = table.change_store.reader()
+        self._files: dict[tuple[int | None, int], pl.DataFrame] = {}
+        """By snapshot, and by the sequence number after which they were committed."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -221,14 +223,21 @@ class ChangeStream:
     def _head(self) -> int:
         return _sequence(self._table.change_store.view.metadata.current_snapshot())
 
-    @cached_property
-    def _files(self) -> pl.DataFrame:
-        return parse_change_file_names(self._table.change_store.file_list.frame())
+    def _files_after(self, sequence: int) -> pl.DataFrame:
+        """The files with changes that were committed after a sequence number. Manifests that were written before it are not
+        read: a reader that follows the stream would read all of them for every few rows."""
+        key = (self._table.change_store.view.snapshot_id, sequence)
+        if key not in self._files:
+            store = self._table.change_store
+            manifests = self._reader.manifests(store.view.metadata.current_snapshot())
+            files = self._reader.files_of(manifest for manifest in manifests if manifest.sequence_number > sequence)
+            # Merged manifests are newer than their files.
+            self._files[key] = parse_change_file_names(files.filter(pl.col("data_sequence_number") > sequence))
+        return self._files[key]
 
     def _unmerged(self, position: StreamPosition, upto: int) -> pl.DataFrame:
         """The files with changes after a position, up to a sequence number."""
-        sequence = pl.col("data_sequence_number")
-        files = self._files.filter((sequence > position.sequence) & (sequence <= upto))
+        files = self._files_after(position.sequence).filter(pl.col("data_sequence_number") <= upto)
         paths = StorePaths(self._table.change_store.view.metadata)
         return select_unmerged(files, paths, self._merged_sequences(position))
 
@@ -245,7 +254,7 @@ class ChangeStream:
         if upto <= after:
             return
         added = self._count_added_rows(after, upto)
-        present = self._files.filter(pl.col("data_sequence_number").is_between(after, upto, closed="right"))
+        present = self._files_after(after).filter(pl.col("data_sequence_number") <= upto)
         missing = added - _count_rows(present)
         if missing > 0:
             raise NotFound(f"{missing} changed rows after sequence number {after} are gone", hint=_RESTART_HINT)
@@ -253,14 +262,14 @@ class ChangeStream:
     def _count_added_rows(self, after: int, upto: int) -> int:
         """How many rows were added between two sequence numbers, by the summaries of the snapshots."""
         metadata = self._table.change_store.view.metadata
-        snapshot, added, oldest = metadata.current_snapshot(), 0, self._head + 1
-        while snapshot is not None and _sequence(snapshot) > after:
+        added, oldest = 0, self._head + 1
+        for snapshot in ancestors(metadata, metadata.current_snapshot()):
+            if _sequence(snapshot) <= after:
+                return added
             summary = snapshot.summary.additional_properties if snapshot.summary else {}
             added += int(summary.get("added-records", 0)) if _sequence(snapshot) <= upto else 0
             oldest = _sequence(snapshot)
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
-        if oldest > after + 1 and snapshot is None:
+        if oldest > after + 1:
             raise NotFound(
                 f"it is not known what was committed after sequence number {after}: snapshots before {oldest} were expired",
                 hint=_RESTART_HINT,

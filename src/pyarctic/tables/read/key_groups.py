@@ -19,17 +19,20 @@ from pyarctic.iceberg.manifest import FileList
 from pyarctic.iceberg.predicate import decode_bound
 from pyarctic.tables.format.file_names import StorePaths
 from pyarctic.tables.format.tree import assign_roots
+from pyarctic.tables.read.foreign_files import IS_FOREIGN
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _KEY_GROUP = "key_group"
 _IS_BASE, _IS_CHANGE = pl.col("store") == "base", pl.col("store") == "change"
 _IS_INSERT = _IS_CHANGE & (pl.col("kind") != "ED")
+_HAS_VERSIONS = _IS_CHANGE | (_IS_BASE & IS_FOREIGN)
+"""Files whose rows supersede those of others."""
 _IS_READ = pl.col("wanted") & (_IS_BASE | _IS_INSERT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroup:
-    """Files that may share keys with each other, and with no other file. If there are changes, all files are of one
+    """Files that may share keys with each other, and with no other file. If rows may be superseded, all files are of one
     partition."""
 
     base: pl.DataFrame
@@ -40,6 +43,8 @@ class KeyGroup:
     """All files of the change store whose versions count, whether their rows are wanted or not."""
     competing_base: pl.DataFrame
     """Base files whose versions count as well: they may supersede inserted rows."""
+    foreign: pl.DataFrame
+    """Foreign base files, which supersede rows of other base files."""
 
     @property
     def data_bytes(self) -> int:
@@ -51,12 +56,16 @@ class KeyGroup:
         """The number of versions: rows of changes and of competing base files."""
         return int(self.changes["record_count"].sum()) + int(self.competing_base["record_count"].sum())
 
-    def split(self, target_bytes: int) -> Iterator[KeyGroup]:
+    def split(self, target_bytes: int, open_bytes: int = 0) -> Iterator[KeyGroup]:
         """Divide the files to read into parts of about `target_bytes`, to be read in parallel.
 
-        Every part needs all changes, so no part is made smaller than they are."""
-        sizes = pl.concat([self.base["file_size_bytes"], self.inserts["file_size_bytes"]])
-        numbers = (sizes.cum_sum() - 1) // max(target_bytes, int(self.changes["file_size_bytes"].sum()))
+        Every part needs all changes and foreign files, so no part is made smaller than they are. `open_bytes`: what a file
+        costs at least, however small it is."""
+        sizes = [
+            files["file_size_bytes"].clip(open_bytes) for files in (self.base, self.inserts, self.changes, self.foreign)
+        ]
+        needed_bytes = int(sizes[2].sum()) + int(sizes[3].sum())
+        numbers = (pl.concat(sizes[:2]).cum_sum() - 1) // max(target_bytes, needed_bytes)
         of_base, of_inserts = numbers.head(self.base.height), numbers.tail(self.inserts.height)
         for number in numbers.unique(maintain_order=True):
             yield replace(self, base=self.base.filter(of_base == number), inserts=self.inserts.filter(of_inserts == number))
@@ -83,34 +92,24 @@ class KeyGroups:
             yield _build_group(self._files.slice(start, length))
             start += length
 
-    @property
-    def data_bytes(self) -> int:
-        """The size of the files to read."""
-        return int(self._files.filter(_IS_READ)["file_size_bytes"].sum())
+    def data_bytes(self, open_bytes: int = 0) -> int:
+        """The size of the files to read, each with at least `open_bytes`."""
+        return int(self._files.filter(_IS_READ)["file_size_bytes"].clip(open_bytes).sum())
 
     def partition_unchanged(self, condition: pl.Expr) -> tuple[pl.DataFrame, KeyGroups]:
-        """The base files to read that meet a condition and share their group with no change; and all other files."""
-        has_changes = _IS_CHANGE.any().over(self._by)
-        is_chosen = (_IS_BASE & _IS_READ & ~has_changes & condition).fill_null(value=False)
+        """The base files to read that meet a condition and that nothing can supersede; and all other files."""
+        has_versions = _HAS_VERSIONS.any().over(self._by)
+        is_chosen = (_IS_BASE & _IS_READ & ~has_versions & condition).fill_null(value=False)
         marked = self._files.with_columns(is_chosen=is_chosen)
         chosen, rest = (marked.filter(mask).drop("is_chosen") for mask in (pl.col("is_chosen"), ~pl.col("is_chosen")))
         return chosen, KeyGroups(rest, self._by)
 
-    def pack(self, target_bytes: int) -> KeyGroups:
+    def pack(self, target_bytes: int, open_bytes: int = 0) -> KeyGroups:
         """Join neighbouring key groups of a partition as long as their files have at most `target_bytes` together.
 
         Keys are unique within a partition only, so groups of different partitions must not be joined: rows are compared by
-        their keys. Groups with nothing to read are left out; those without changes are not joined with changed ones."""
-        sizes = (
-            self._files.group_by(self._by, maintain_order=True)
-            .agg(
-                bytes=pl.col("file_size_bytes").filter(_IS_READ | _IS_CHANGE).sum(),
-                is_read=_IS_READ.any(),
-                is_changed=_IS_CHANGE.any(),
-                partition=pl.struct(PARTITION_KEY).first(),
-            )
-            .filter("is_read")
-        )
+        their keys. Groups with nothing to read are left out; those without versions are not joined with others."""
+        sizes = self._sizes(open_bytes).filter("is_read")
         # A bin ends when it reaches half of the target. Groups of that size are bins of their own, so none gets larger than
         # the target.
         half = max(target_bytes // 2, 1)
@@ -120,6 +119,28 @@ class KeyGroups:
         bins = sizes.select(self._by, bin=pl.struct("partition", "is_changed", large=large, window=window).rle_id())
         return KeyGroups(self._files.join(bins, on=self._by, maintain_order="left"), by="bin")
 
+    def partition_small(self, target_bytes: int, open_bytes: int = 0) -> tuple[list[pl.DataFrame], KeyGroups]:
+        """The groups that are smaller than `target_bytes`, as frames of several groups of about this size together; and all
+        other groups. The frames have the columns `group`, `is_read` and `has_versions`."""
+        sizes = self._sizes(open_bytes)
+        small = sizes.filter(pl.col("bytes") < target_bytes)
+        numbered = small.select(self._by, split=(pl.col("bytes").cum_sum() - 1) // target_bytes)
+        joined = self._files.join(numbered, on=self._by, maintain_order="left").with_columns(
+            pl.col(self._by).cast(pl.Int64).alias("group"), is_read=_IS_READ, has_versions=_HAS_VERSIONS | pl.col("competes")
+        )
+        rest = self._files.join(small, on=self._by, how="anti", maintain_order="left")
+        return joined.partition_by("split", maintain_order=True, include_key=False), KeyGroups(rest, self._by)
+
+    def _sizes(self, open_bytes: int) -> pl.DataFrame:
+        """One row per group: its size, and whether it has files to read and versions."""
+        size = pl.col("file_size_bytes").clip(open_bytes)
+        return self._files.group_by(self._by, maintain_order=True).agg(
+            bytes=size.filter(_IS_READ | _HAS_VERSIONS).sum(),
+            is_read=_IS_READ.any(),
+            is_changed=_HAS_VERSIONS.any(),
+            partition=pl.struct(PARTITION_KEY).first(),
+        )
+
 
 def _build_group(files: pl.DataFrame) -> KeyGroup:
     return KeyGroup(
@@ -127,6 +148,7 @@ def _build_group(files: pl.DataFrame) -> KeyGroup:
         inserts=files.filter(_IS_INSERT & pl.col("wanted")),
         changes=files.filter(_IS_CHANGE),
         competing_base=files.filter("competes"),
+        foreign=files.filter(_IS_BASE & IS_FOREIGN),
     )
 
 
@@ -134,13 +156,12 @@ def group_by_keys(base: pl.DataFrame, changes: pl.DataFrame, key_fields: Sequenc
     """Divide files by partition, by disjoint sub-trees, and by ranges of the first key column.
 
     Both frames have the facts of the file names, `wanted` (whether rows are to be read) and the bounds of the first key
-    column, as `lower_<id>` and `upper_<id>`."""
-    files = pl.concat(
-        [base.with_columns(store=pl.lit("base")), changes.with_columns(store=pl.lit("change"))], how="diagonal"
-    )
-    changed_partitions = changes.select(PARTITION_KEY).unique()
+    column, as `lower_<id>` and `upper_<id>`. Base files have `foreign_order`."""
+    changes = changes.with_columns(store=pl.lit("change"), foreign_order=pl.lit(0, pl.Int64))
+    files = pl.concat([base.with_columns(store=pl.lit("base")), changes], how="diagonal")
+    changed_partitions = files.filter(_HAS_VERSIONS).select(PARTITION_KEY).unique()
     changed = files.join(changed_partitions, on=PARTITION_KEY, how="semi", maintain_order="left")
-    # All files of partitions without changes are one group: each of them is read by itself anyway.
+    # All files of partitions without versions are one group: each of them is read by itself anyway.
     unchanged = files.join(changed_partitions, on=PARTITION_KEY, how="anti", maintain_order="left")
     numbered = pl.concat(
         [

@@ -61,7 +61,7 @@ class LatestVersions:
         frames: list[pl.DataFrame] = []
         versions: list[Versions] = []
         null_version = -1
-        if check_ties and parts:
+        if check_ties:
             _refuse_ties(parts)
         while parts:
             keys, key_versions = parts.pop()
@@ -76,6 +76,8 @@ class LatestVersions:
         all_versions = np.concatenate(versions) if versions else np.empty(0, np.int64)
         versions.clear()
         self._index = KeyIndex(codes, all_versions, pl.concat(frames) if frames else None, null_version)
+        self.has_repeated_keys = len(all_versions) > len(self._index)
+        """Whether a key other than null has several versions."""
 
     def find_superseded(self, keys: pl.DataFrame, versions: int | Versions) -> Mask:
         """True for rows whose key has a greater version than their own."""
@@ -83,6 +85,8 @@ class LatestVersions:
 
 
 def _refuse_ties(parts: list[tuple[pl.DataFrame, Versions]]) -> None:
+    if not parts:
+        return
     rows = pl.concat([keys.with_columns(pl.Series(_VERSION, versions)) for keys, versions in parts])
     key_names = [name for name in rows.columns if name != _VERSION]
     version = pl.col(_VERSION)
@@ -94,7 +98,8 @@ def _refuse_ties(parts: list[tuple[pl.DataFrame, Versions]]) -> None:
         raise Damaged(
             f"key {key if len(key) > 1 else key[0]!r} was inserted twice in one transaction by different writers",
             hint="Which row came last is not known. Write the key once more (upsert), or read store='change' to see both.",
-            key=str(key),
+            key=str(key if len(key) > 1 else key[0]),
+            keys=tied.height,
         )
 
 
@@ -151,6 +156,14 @@ class KeyVersions:
     def index(self) -> LatestVersions:
         """The latest versions, all in memory."""
         return LatestVersions(self._parts, check_ties=self._check_ties)
+
+    def check_ties(self) -> None:
+        """Raise Damaged if a key has its latest version twice; nothing is compared."""
+        if self._spill is None:
+            _refuse_ties(self._parts)
+        else:
+            for _ in self.superseded_rows():
+                pass
 
     def add_probes(self, file: int, position: int, keys: pl.DataFrame, versions: int | Versions) -> None:
         """Add rows of a file, from `position` on, whose versions are to be compared later."""

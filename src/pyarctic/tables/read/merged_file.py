@@ -43,6 +43,10 @@ class MergedFile(DataFileReader, ABC):
             yield batch, live, self.key.columns.frame(batch, self.constants)
 
     @property
+    def is_joinable(self) -> bool:
+        return False  # its own rules decide which rows are live
+
+    @property
     def needs_keys(self) -> bool:
         return self.node is not None
 
@@ -97,16 +101,24 @@ class MergedFile(DataFileReader, ABC):
 
 
 class MergedBaseFile(MergedFile):
-    """A file of the base store; `row` has the `rank` of its transaction."""
+    """A file of the base store; `row` has the `rank` of its transaction, and its `foreign_order`."""
 
     def __init__(self, reading: TableReader, row: dict[str, Any], key: PrimaryKey, node: Node | None = None) -> None:
         super().__init__(reading, row, [])
         self.key = key
         self.node = node
         self._version = base_version(row["rank"])
+        self._foreign_order: int = row["foreign_order"]
 
     def versions(self, batch: FileBatch) -> int | Versions:  # noqa: ARG002  # all rows have the same
         return self._version
+
+    def base_versions(self, batch: FileBatch) -> int | Versions:
+        """The versions of rows among those of the base store. A foreign file may hold a key twice: the later row counts."""
+        if not self._foreign_order:
+            return 0
+        positions = np.arange(batch.position, batch.position + batch.batch.num_rows)
+        return change_versions(self._foreign_order, positions, inserts=True)
 
 
 class MergedChangeFile(ChangeFile, MergedFile):
@@ -122,6 +134,25 @@ class MergedChangeFile(ChangeFile, MergedFile):
 
     def versions(self, batch: FileBatch) -> int | Versions:
         return change_versions(self._rank, self.offsets(batch), inserts=self.inserts)
+
+
+def resolve_foreign(files: Sequence[MergedBaseFile], foreign: Iterable[MergedBaseFile], versions: KeyVersions) -> None:
+    """Find the rows of base files that are superseded by rows of foreign files, from their key columns."""
+    for foreign_file in foreign:
+        for batch, live, keys in foreign_file.key_batches():
+            row_versions = np.asarray(foreign_file.base_versions(batch))
+            versions.add(*((keys, row_versions) if live is None else (keys.filter(live), row_versions[live])))
+    latest = None if versions.spilled else versions.index()
+    for number, file in enumerate(files):
+        for batch, _, keys in file.key_batches():
+            if latest is None:
+                versions.add_probes(number, batch.position, keys, file.base_versions(batch))
+            else:
+                superseded = latest.find_superseded(keys, file.base_versions(batch))
+                file.mark_deleted(np.flatnonzero(superseded) + batch.position)
+    if latest is None:
+        for number, positions in versions.superseded_rows():
+            files[number].mark_deleted(positions)
 
 
 def resolve(files: Sequence[MergedFile], version_files: Iterable[MergedFile], versions: KeyVersions) -> None:

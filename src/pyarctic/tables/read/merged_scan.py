@@ -6,7 +6,7 @@ read first; then every row is compared with the latest version of its key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +43,7 @@ from pyarctic.tables.format.change_columns import ChangeFile
 from pyarctic.tables.format.file_names import Store, StorePaths, parse_change_file_names, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences
 from pyarctic.tables.format.primary_key import PrimaryKey
-from pyarctic.tables.format.tree import ROOT
+from pyarctic.tables.read.foreign_files import IS_FOREIGN, order_foreign_files
 from pyarctic.tables.read.key_groups import (
     KeyGroup,
     KeyGroups,
@@ -53,8 +53,9 @@ from pyarctic.tables.read.key_groups import (
     select_unmerged,
     with_key_ranges,
 )
+from pyarctic.tables.read.key_lookup import KeyLookup, ignore_nodes_if_widened
 from pyarctic.tables.read.latest_versions import KeyVersions
-from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, resolve
+from pyarctic.tables.read.merged_file import MergedBaseFile, MergedChangeFile, MergedFile, resolve, resolve_foreign
 
 MEMORY_BYTES = 256 << 20
 
@@ -147,36 +148,40 @@ class MergedScan:
     def groups(self) -> KeyGroups:
         """The files to read, in groups of which no two have a key in common."""
         with about(table=self._base.view.name):
-            base, change = rank_transactions(self._base_files(), self._change_files())
-            if change.height:
-                base, change = self._with_ranges(base, self._base), self._with_ranges(change, self._change)
-                stores = (self._base.view.metadata, self._change.view.metadata)
-                if self._key.was_widened(stores, (base, change)):
-                    base, change = (files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64)) for files in (base, change))
+            states = self._base, self._change
+            frames: Sequence[pl.DataFrame] = self._base_files(), self._change_files()
+            has_versions = frames[1].height or frames[0].filter(IS_FOREIGN).height
+            if has_versions or self._lookup.hashes is not None:
+                ranged = [self._with_ranges(files, state) for files, state in zip(frames, states, strict=True)]
+                frames = ignore_nodes_if_widened(self._key, [state.view.metadata for state in states], ranged)
+            selected = (self._select_files(files, state) for files, state in zip(frames, states, strict=True))
+            base, change = rank_transactions(*selected)
             return group_by_keys(base, change, self._key.fields)
 
     def _base_files(self) -> pl.DataFrame:
-        data = parse_file_names(self._base_store.all.numbered_files(), "base")
-        return self._mark_wanted(data, self._base)
+        view, files = self._base.view, self._base.files
+        data = parse_file_names(self._prune_partitions(self._base_store.all.numbered_files(), view), "base")
+        return order_foreign_files(data, files.frame(), view, files.reader(view.io))
 
     def _change_files(self) -> pl.DataFrame:
-        data = self._change_store.all.numbered_files()
-        if self.condition != ALWAYS_TRUE and data.height:
-            schema = with_optional_parents(self.table_schema)
-            data = prune_partitions(data, self._change.view.metadata, schema, self.condition)
+        data = self._prune_partitions(self._change_store.all.numbered_files(), self._change.view)
         view = self._base.view
         merged = merged_sequences(view.metadata, view.io, self._base.snapshot)
-        unmerged = select_unmerged(data, StorePaths(self._change.view.metadata), merged)
-        return self._mark_wanted(parse_change_file_names(unmerged), self._change)
+        return parse_change_file_names(select_unmerged(data, StorePaths(self._change.view.metadata), merged))
 
-    def _mark_wanted(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
-        """Add `wanted`: whether a file may hold rows that meet the condition."""
+    def _prune_partitions(self, data: pl.DataFrame, view: TableView) -> pl.DataFrame:
+        # Files of different partitions have no key in common, so those of unwanted partitions do not matter at all.
         if self.condition == ALWAYS_TRUE or data.is_empty():
+            return data
+        return prune_partitions(data, view.metadata, with_optional_parents(self.table_schema), self.condition)
+
+    def _select_files(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
+        """The files that may hold wanted keys, with `wanted`: whether they may hold rows that meet the condition."""
+        data = self._lookup.select_files(data, state.files, state.view.io)
+        if self.condition == self._lookup.condition or data.is_empty():
             return data.with_columns(wanted=pl.lit(value=True))
         schema = with_optional_parents(self.table_schema)
-        kept = prune_partitions(data, state.view.metadata, schema, self.condition)
-        bound = bind_condition(schema, self.condition)
-        kept = prune_by_metrics(kept, state.files, state.view.io, schema, bound)
+        kept = prune_by_metrics(data, state.files, state.view.io, schema, bind_condition(schema, self.condition))
         return data.with_columns(wanted=pl.col("row").is_in(kept["row"].implode()))
 
     def _with_ranges(self, data: pl.DataFrame, state: StoreState) -> pl.DataFrame:
@@ -188,12 +193,20 @@ class MergedScan:
         return ScanColumns(self.table_schema, self.wanted, self.condition)
 
     @cached_property
+    def _lookup(self) -> KeyLookup:
+        return KeyLookup.of(self._key, self.table_schema, self.condition)
+
+    @cached_property
     def _base_store(self) -> _Store:
-        return _Store(self._base, self._columns, self.memory_bytes)
+        return self._open_store(self._base)
 
     @cached_property
     def _change_store(self) -> _Store:
-        return _Store(self._change, self._columns, self.memory_bytes)
+        return self._open_store(self._change)
+
+    def _open_store(self, state: StoreState) -> _Store:
+        of_keys = ScanColumns(self.table_schema, (), self._lookup.condition)
+        return _Store(state, self._columns, of_keys, self.memory_bytes)
 
     def _matches(self, file: DataFileReader) -> DeleteMatches:
         return (self._change_store if isinstance(file, ChangeFile) else self._base_store).matches
@@ -201,25 +214,33 @@ class MergedScan:
     @contextmanager
     def _open_files(self, group: KeyGroup) -> Iterator[Iterator[DataFileReader]]:
         """The files of a key group, ready to be read."""
-        files = self._merged_files(group.base, group.inserts, self._base_store.wanted, self._change_store.wanted)
-        if group.changes.is_empty() or not group.data_bytes:
-            yield files  # one by one: a group without changes may be a whole table
+        base = self._open_base(group.base, self._base_store.wanted)
+        inserts = self._open_changes(group.inserts, self._change_store.wanted)
+        if not group.data_bytes or (group.changes.is_empty() and group.foreign.is_empty()):
+            yield chain(base, inserts)  # one by one: a group without versions may be a whole table
             return
+        base_files = list(base)
+        files_to_read = [*base_files, *inserts]
         # Versions count whether their rows meet the condition or not.
-        version_files = self._merged_files(group.competing_base, group.changes, self._base_store.all, self._change_store.all)
+        competing = list(self._open_base(group.competing_base, self._base_store.all))
+        if group.foreign.height:
+            self._resolve_foreign(group, [*base_files, *competing])
+        version_files: Iterable[MergedFile] = chain(competing, self._open_changes(group.changes, self._change_store.all))
         check_ties = has_concurrent_inserts(group.changes)
         with KeyVersions(self.memory_bytes, group.version_rows, check_ties=check_ties) as versions:
-            files_to_read = list(files)
-            resolve(files_to_read, version_files, versions)
+            if group.changes.height:
+                resolve(files_to_read, version_files, versions)
             yield iter(files_to_read)
 
-    def _merged_files(
-        self, base: pl.DataFrame, changes: pl.DataFrame, base_reader: TableReader, change_reader: TableReader
-    ) -> Iterator[MergedFile]:
-        return chain(
-            (MergedBaseFile(base_reader, row, self._key) for row in base.iter_rows(named=True)),
-            (MergedChangeFile(change_reader, row, self._key) for row in changes.iter_rows(named=True)),
-        )
+    def _resolve_foreign(self, group: KeyGroup, files: Sequence[MergedBaseFile]) -> None:
+        with KeyVersions(self.memory_bytes, int(group.foreign["record_count"].sum())) as versions:
+            resolve_foreign(files, self._open_base(group.foreign, self._base_store.all), versions)
+
+    def _open_base(self, files: pl.DataFrame, reader: TableReader) -> Iterator[MergedBaseFile]:
+        return (MergedBaseFile(reader, row, self._key) for row in files.iter_rows(named=True))
+
+    def _open_changes(self, files: pl.DataFrame, reader: TableReader) -> Iterator[MergedFile]:
+        return (MergedChangeFile(reader, row, self._key) for row in files.iter_rows(named=True))
 
 
 def check_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
@@ -241,7 +262,7 @@ def check_files(files: FileList, metadata: TableMetadata) -> pl.DataFrame:
 class _Store:
     """The files of a store with their deletes, and two ways to read them."""
 
-    def __init__(self, state: StoreState, columns: ScanColumns, memory_bytes: int) -> None:
+    def __init__(self, state: StoreState, columns: ScanColumns, of_keys: ScanColumns, memory_bytes: int) -> None:
         metadata, io = state.view.metadata, state.view.io
         files = check_files(state.files, metadata)
         self.matches = match_deletes(files, PartitionDecoder(metadata).unpartitioned_specs())
@@ -249,5 +270,5 @@ class _Store:
         equality = EqualityDeletes(io, newest_first(metadata), memory_bytes // 4)
         self.wanted = TableReader(metadata, io, self.matches, positions, equality, columns.row_groups)
         """Skips row groups without any row that meets the condition."""
-        self.all = TableReader(metadata, io, self.matches, positions, equality)
-        """Reads all row groups."""
+        self.all = TableReader(metadata, io, self.matches, positions, equality, of_keys.row_groups)
+        """Skips row groups without any wanted key."""

@@ -28,6 +28,7 @@ from pyarctic.iceberg.read import Scan, TableView, arrow_schema
 from pyarctic.iceberg.write.parquet import file_schema
 from pyarctic.tables.format.file_names import STORES, Store, parse_change_file_names
 from pyarctic.tables.read.change_scan import ChangeScan
+from pyarctic.tables.read.foreign_files import IS_FOREIGN
 from pyarctic.tables.read.key_groups import KeyGroup
 from pyarctic.tables.read.merged_scan import MergedScan, StoreState
 
@@ -69,6 +70,8 @@ class SplitSizes:
     readers: int
     min_bytes: int = 4 << 20
     max_bytes: int = 128 << 20
+    open_bytes: int = 1 << 20
+    """What reading a file costs at least, however small it is."""
 
     def target(self, total_bytes: int) -> int:
         """The size of splits of so many bytes."""
@@ -212,10 +215,9 @@ def _plan_scan(scan: Scan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
     plain_read = _plan_plain_read(scan, view, scan.listed, plan.data, allowed=allow_plain)
     is_plain = plain_read.is_plain & ~plan.has_deletes
     rest = plan.data.filter(~is_plain)
-    target = sizes.target(int(rest["file_size_bytes"].sum()))
     splits = [
         (frame_to_bytes(pl.concat([_select_file_columns(part), _select_file_columns(plan.applying_to(part))])),)
-        for part in _split_by_size(rest.sort(PARTITION_KEY, maintain_order=True), target)
+        for part in _split_by_size(rest.sort(PARTITION_KEY, maintain_order=True), sizes)
     ]
     reader = _ScanSplitReader(view=view, schema=scan.table_schema, wanted=scan.wanted, condition=scan.condition)
     return plain_read.plan(scan.schema, plan.data.filter(is_plain), reader, splits)
@@ -223,14 +225,16 @@ def _plan_scan(scan: Scan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
 
 # --- both stores of a keyed table, merged
 
-_STORE, _IS_READ, _HAS_VERSIONS = "store", "is_read", "has_versions"
-"""The store of a file, whether its rows are read, and whether the versions of its keys are."""
+_STORE, _GROUP, _IS_READ, _HAS_VERSIONS = "store", "group", "is_read", "has_versions"
+"""The store of a file, which of the key groups of a split it belongs to, whether its rows are read, and whether the versions
+of its keys are."""
 _FACTS = {
     "node_id": pl.Int64,
     "kind": pl.String,
     "transaction_id": pl.Int64,
     "writer": pl.String,
     "rank": pl.Int64,
+    "foreign_order": pl.Int64,
     "key_group": pl.Int64,
 }
 """What is known of data files when the splits are planned."""
@@ -247,7 +251,7 @@ class _MergedSplitReader:
 
     def batches(self, split: Split) -> Iterator[pa.RecordBatch]:
         files = _read_files(split)
-        # A file may be there twice: for its rows and for its versions.
+        # A file may be there twice: for its rows and for its versions, or a delete file for several groups.
         roles = pl.col(_IS_READ, _HAS_VERSIONS).any().over(FILE_IDENTITY)
         files = files.with_columns(roles).unique(FILE_IDENTITY, maintain_order=True)
         states = [
@@ -257,7 +261,8 @@ class _MergedSplitReader:
         scan = MergedScan(
             *states, schema=self.schema, columns=self.columns, where=self.condition, memory_bytes=self.memory_bytes
         )
-        yield from scan.batches_of(_restore_group(files, scan))
+        for group in files[_GROUP].drop_nulls().unique(maintain_order=True):
+            yield from scan.batches_of(_restore_group(files.filter(pl.col(_GROUP) == group), scan))
 
 
 def _plan_merged_scan(scan: MergedScan, sizes: SplitSizes, allow_plain: bool) -> ReadPlan:
@@ -265,7 +270,7 @@ def _plan_merged_scan(scan: MergedScan, sizes: SplitSizes, allow_plain: bool) ->
     matches = scan.base_matches
     plain_read = _plan_plain_read(scan, base, scan.base_files, matches.data, allowed=allow_plain)
     plain, groups = scan.groups.partition_unchanged(plain_read.is_plain & ~matches.has_deletes)
-    target = sizes.target(groups.data_bytes)
+    target = sizes.target(groups.data_bytes(sizes.open_bytes))
     reader = _MergedSplitReader(
         base=base,
         change=change,
@@ -274,22 +279,33 @@ def _plan_merged_scan(scan: MergedScan, sizes: SplitSizes, allow_plain: bool) ->
         condition=scan.condition,
         memory_bytes=scan.memory_bytes,
     )
-    splits = (split for group in groups.pack(target) for split in _split_group(group, target, matches))
+    small, large = groups.pack(target, sizes.open_bytes).partition_small(target, sizes.open_bytes)
+    splits = [_join_groups(files, matches) for files in small]
+    splits += [split for group in large for split in _split_group(group, target, sizes.open_bytes, matches)]
     return plain_read.plan(scan.schema, plain, reader, splits)
 
 
-def _split_group(group: KeyGroup, target_bytes: int, matches: DeleteMatches) -> Iterator[Split]:
+def _join_groups(files: pl.DataFrame, matches: DeleteMatches) -> Split:
+    """A split of several key groups, which are read one after the other."""
+    used = files.filter(pl.col(_IS_READ) | pl.col(_HAS_VERSIONS))
+    data = used.select(*FILE_SCHEMA, *_FACTS, _STORE, _GROUP, _IS_READ, _HAS_VERSIONS)
+    deletes = _select_delete_files(matches.applying_to(used.filter(pl.col(_STORE) == "base")))
+    return (frame_to_bytes(pl.concat([data, deletes])),)
+
+
+def _split_group(group: KeyGroup, target_bytes: int, open_bytes: int, matches: DeleteMatches) -> Iterator[Split]:
     """The splits of a key group. All of them share the files with versions."""
+    competing = pl.concat([group.competing_base, group.foreign])
     versions = frame_to_bytes(
         pl.concat(
             [
                 _select_data_files(group.changes, "change", _HAS_VERSIONS),
-                _select_data_files(group.competing_base, "base", _HAS_VERSIONS),
-                _select_delete_files(matches.applying_to(group.competing_base)),
+                _select_data_files(competing, "base", _HAS_VERSIONS),
+                _select_delete_files(matches.applying_to(competing)),
             ]
         )
     )
-    for part in group.split(target_bytes):
+    for part in group.split(target_bytes, open_bytes):
         read = [
             _select_data_files(part.base, "base", _IS_READ),
             _select_data_files(part.inserts, "change", _IS_READ),
@@ -300,13 +316,15 @@ def _split_group(group: KeyGroup, target_bytes: int, matches: DeleteMatches) -> 
 
 def _select_data_files(files: pl.DataFrame, store: Store, role: str) -> pl.DataFrame:
     roles = (pl.lit(name == role).alias(name) for name in (_IS_READ, _HAS_VERSIONS))
-    return files.select(*FILE_SCHEMA, *_FACTS, pl.lit(store).alias(_STORE), *roles)
+    group = pl.lit(0, pl.Int64).alias(_GROUP)
+    return files.select(*FILE_SCHEMA, *_FACTS, pl.lit(store).alias(_STORE), group, *roles)
 
 
 def _select_delete_files(files: pl.DataFrame) -> pl.DataFrame:
     facts = (pl.lit(None, dtype).alias(name) for name, dtype in _FACTS.items())
     roles = (pl.lit(value=False).alias(name) for name in (_IS_READ, _HAS_VERSIONS))
-    return files.select(*FILE_SCHEMA, *facts, pl.lit("base").alias(_STORE), *roles)
+    group = pl.lit(None, pl.Int64).alias(_GROUP)
+    return files.select(*FILE_SCHEMA, *facts, pl.lit("base").alias(_STORE), group, *roles)
 
 
 def _restore_group(files: pl.DataFrame, scan: MergedScan) -> KeyGroup:
@@ -317,7 +335,8 @@ def _restore_group(files: pl.DataFrame, scan: MergedScan) -> KeyGroup:
         base=base.filter(_IS_READ),
         inserts=changes.filter(pl.col(_IS_READ) & (pl.col("kind") != "ED")),
         changes=changes.filter(_HAS_VERSIONS),
-        competing_base=base.filter(_HAS_VERSIONS),
+        competing_base=base.filter(pl.col(_HAS_VERSIONS) & ~IS_FOREIGN),
+        foreign=base.filter(pl.col(_HAS_VERSIONS) & IS_FOREIGN),
     )
 
 
@@ -338,7 +357,6 @@ class _ChangeSplitReader:
 
 def _plan_change_scan(scan: ChangeScan, sizes: SplitSizes) -> ReadPlan:
     files = parse_change_file_names(scan.files)
-    target = sizes.target(int(files["file_size_bytes"].sum()))
     reader = _ChangeSplitReader(
         view=scan.view,
         schema=scan.table_schema,
@@ -352,7 +370,7 @@ def _plan_change_scan(scan: ChangeScan, sizes: SplitSizes) -> ReadPlan:
         names_are_stable=True,
         condition=None,
         reader=reader,
-        splits=tuple((frame_to_bytes(_select_file_columns(part)),) for part in _split_by_size(files, target)),
+        splits=tuple((frame_to_bytes(_select_file_columns(part)),) for part in _split_by_size(files, sizes)),
     )
 
 
@@ -364,13 +382,14 @@ def _read_files(split: Split) -> pl.DataFrame:
 
 
 def _to_file_list(view: TableView, files: pl.DataFrame) -> FileList:
-    return FileList(str(view.metadata.table_uuid), {("", None): _select_file_columns(files)})
+    return FileList.of_frame(str(view.metadata.table_uuid), _select_file_columns(files))
 
 
 def _select_file_columns(files: pl.DataFrame) -> pl.DataFrame:
     return files.select(FILE_SCHEMA.names())
 
 
-def _split_by_size(files: pl.DataFrame, target_bytes: int) -> list[pl.DataFrame]:
-    numbered = files.with_columns(split=(pl.col("file_size_bytes").cum_sum() - 1) // target_bytes)
+def _split_by_size(files: pl.DataFrame, sizes: SplitSizes) -> list[pl.DataFrame]:
+    weights = files["file_size_bytes"].clip(sizes.open_bytes)
+    numbered = files.with_columns(split=(weights.cum_sum() - 1) // sizes.target(int(weights.sum())))
     return [part.drop("split") for part in numbered.partition_by("split", maintain_order=True)]

@@ -11,10 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from pyarctic.errors import UsageError
-from pyarctic.iceberg.read import arrow_schema
+from pyarctic.iceberg.read import arrow_schema, repeat_value
 
 BATCH_ROWS = 256 << 10
 
@@ -42,25 +43,25 @@ def to_batches(data: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
-def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, fill: bool = False, extra: Sequence[str] = ()) -> pa.RecordBatch:
-    """The batch with exactly the table's columns, in its types. Optional columns may be left out if `fill`; columns named in
-    `extra` are allowed and dropped."""
-    _check_columns(batch.schema.names, schema, fill=fill, extra=extra)
+def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, extra: Sequence[str] = ()) -> pa.RecordBatch:
+    """The batch with exactly the table's columns, in its types. Optional columns that it lacks are filled with their
+    `write-default`, or null; columns named in `extra` are allowed and dropped."""
     wanted = arrow_schema(schema.fields)
+    _check_columns(batch.schema, schema, extra)
     columns = [
         _cast(batch.column(field.name), wanted.field(field.name), field)
         if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, wanted.field(field.name).type)
+        else repeat_value(field.write_default, wanted.field(field.name).type, batch.num_rows)
         for field in schema.fields
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _check_columns(names: Sequence[str], schema: Schema, *, fill: bool, extra: Sequence[str]) -> None:
+def _check_columns(given: pa.Schema, schema: Schema, extra: Sequence[str]) -> None:
     """Refuse unknown, missing and duplicate columns."""
-    wanted = [field.name for field in schema.fields]
-    required = [field.name for field in schema.fields if field.required or not fill]
-    unknown = [name for name in names if name not in {*wanted, *extra}]
+    names, wanted = given.names, [field.name for field in schema.fields]
+    required = [field.name for field in schema.fields if field.required and field.write_default is None]
+    unknown = [path for path in _unknown_fields(pa.struct(list(given)), schema.as_struct()) if path not in extra]
     missing = [name for name in required if name not in names]
     duplicates = sorted(Counter(names) - Counter(set(names)))
     by_fault = {"unknown": unknown, "missing": missing, "twice": duplicates}
@@ -71,6 +72,22 @@ def _check_columns(names: Sequence[str], schema: Schema, *, fill: bool, extra: S
             f"columns do not fit the table: {'; '.join(faults)}",
             hint=(f"Did you mean {similar[0]!r}? " if similar else "") + f"The table has: {', '.join(wanted)}.",
         )
+
+
+def _unknown_fields(given: pa.DataType, wanted: IcebergType) -> Iterator[str]:
+    """The paths of fields that the table does not have; Arrow's cast would drop those within structs."""
+    if isinstance(wanted, StructType) and pa.types.is_struct(given):
+        types = {field.name: field.field_type for field in wanted.fields}
+        for child in given:
+            if child.name not in types:
+                yield child.name
+            else:
+                yield from (f"{child.name}.{path}" for path in _unknown_fields(child.type, types[child.name]))
+    elif isinstance(wanted, ListType) and hasattr(given, "value_type"):
+        yield from (f"element.{path}" for path in _unknown_fields(given.value_type, wanted.element_type))
+    elif isinstance(wanted, MapType) and pa.types.is_map(given):
+        yield from (f"key.{path}" for path in _unknown_fields(given.key_type, wanted.key_type))
+        yield from (f"value.{path}" for path in _unknown_fields(given.item_type, wanted.value_type))
 
 
 def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
@@ -127,3 +144,19 @@ def check_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
                 hint="A row without its key cannot be found again.",
                 column=name,
             )
+
+
+def partition_columns(metadata: TableMetadata) -> list[str]:
+    """The columns that the partitions of a table are made of."""
+    sources = {field.source_id for field in metadata.spec().fields}
+    return [field.name for field in metadata.schema().fields if sources & set(Schema(field).field_ids)]
+
+
+def check_partition_columns(batch: pa.RecordBatch, metadata: TableMetadata) -> None:
+    """Refuse rows of a keyed table without partition columns: filled with null, they would change a wrong partition."""
+    if missing := [name for name in partition_columns(metadata) if name not in batch.schema.names]:
+        raise UsageError(
+            f"rows lack the partition column {missing[0]}",
+            hint="Give it. Only mode delete can look it up: across_partitions=True.",
+            column=missing[0],
+        )

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg import partition_values, remove_quietly
 from pyarctic.iceberg.delete import KeyColumns, Positions, hash_rows
@@ -24,7 +25,7 @@ from pyarctic.iceberg.read import TableView, read_file_batches
 from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.tables.format.file_names import StoreFileNames, StoreTarget, parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, key_ids, key_names, tree_mask
-from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema, key_frame, to_batches
 from pyarctic.tables.write.fanout import Fanout
 from pyarctic.tables.write.overwrite_scope import OverwriteScope
 
@@ -49,8 +50,7 @@ class BaseWriter:
         duplicates = _DuplicateKeys(view, names) if keys else None
         with Fanout(view, mask=mask, transaction_id=self.transaction_id, names=names) as out:
             for batch in to_batches(data):
-                rows = fit_to_schema(batch, metadata.schema())
-                check_keys(rows, keys)
+                rows = fit_base_rows(batch, metadata)
                 if duplicates is not None:
                     duplicates.add(rows)
                 locations = out.locate(rows)
@@ -66,14 +66,22 @@ class BaseWriter:
         return files
 
 
+def fit_base_rows(batch: pa.RecordBatch, metadata: TableMetadata) -> pa.RecordBatch:
+    """The rows in the columns of the table; or an error about what does not fit."""
+    rows = fit_to_schema(batch, metadata.schema())
+    if keys := key_names(metadata):
+        check_keys(rows, keys)
+        check_partition_columns(batch, metadata)
+    return rows
+
+
 def check_first_batch(view: TableView, data: Any, scope: OverwriteScope) -> Iterator[pa.RecordBatch]:
     """The batches of some data; the first one was checked against the table and the scope."""
     metadata = view.metadata
     batches = to_batches(data)
     first = list(itertools.islice(batches, 1))
     for batch in first:
-        rows = fit_to_schema(batch, metadata.schema())
-        check_keys(rows, key_names(metadata))
+        rows = fit_base_rows(batch, metadata)
         scope.check_rows(metadata, partition_values(metadata.spec(), metadata.schema(), rows)[1])
     return itertools.chain(first, batches)
 
@@ -121,7 +129,8 @@ class _DuplicateKeys:
         """Path → positions of rows whose key comes again later. `files`: those of one node, in the order of writing."""
         parts = []
         for number, file in enumerate(files):
-            for batch in read_file_batches(self._view.io, file.path, file.file_format, None, self._keys.top_level_ids):
+            key_ids, size = self._keys.top_level_ids, file.file_size_bytes
+            for batch in read_file_batches(self._view.io, file.path, file.file_format, None, key_ids, size=size):
                 keys = self._keys.frame(batch, {})
                 hashes = hash_rows(key_frame(batch.batch, self._key_names)).to_numpy()
                 chosen = np.flatnonzero(np.isin(hashes, repeated))

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.schema import Schema
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.read import TableView
@@ -31,7 +30,7 @@ from pyarctic.tables.format.change_columns import (
 )
 from pyarctic.tables.format.file_names import FileKind, StoreFileNames
 from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, tree_mask
-from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema, to_batches
 from pyarctic.tables.write.fanout import Fanout
 from pyarctic.tables.write.partition_moves import PartitionMoves
 
@@ -63,13 +62,12 @@ class ChangeWriter:
         `looks_up`: whether the present rows of the keys are looked up."""
         metadata = self.view.metadata
         actions = _parse_actions(batch, self.mode)
-        if self.mode == "delete" and not looks_up:
-            sources = {field.source_id for field in metadata.spec().fields}
-            _require_columns([f.name for f in metadata.schema().fields if sources & set(Schema(f).field_ids)], batch)
         # Changes that were read from another table have these columns, too.
         extra = list(CHANGE_COLUMNS) if self.mode == "cdc" else []
-        rows = fit_to_schema(batch, metadata.schema(), fill=self.mode == "delete", extra=extra)
+        rows = fit_to_schema(batch, metadata.schema(), extra=extra)
         check_keys(rows, key_names(metadata))
+        if not (self.mode == "delete" and looks_up):
+            check_partition_columns(batch, metadata)
         return rows, actions
 
 
@@ -169,13 +167,3 @@ def _parse_actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
             f"row {row} has the action {actions[row].as_py()!r}", hint=f"One of: {', '.join(ACTIONS)}.", column=name
         )
     return actions
-
-
-def _require_columns(partition_columns: Sequence[str], batch: pa.RecordBatch) -> None:
-    """Refuse deletes without partition columns: filled with null, they would delete in a wrong partition."""
-    if missing := [name for name in partition_columns if name not in batch.schema.names]:
-        raise UsageError(
-            f"rows to delete lack the partition column {missing[0]}",
-            hint="Give it, or have the keys looked up: across_partitions=True.",
-            column=missing[0],
-        )

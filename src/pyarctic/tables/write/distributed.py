@@ -26,7 +26,7 @@ from pyarctic.tables.format.change_columns import CHANGE_ACTION, UPDATE_AFTER, U
 from pyarctic.tables.format.file_names import StoreFileNames
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, key_names, store_of, tree_mask
-from pyarctic.tables.write.arrow_rows import fit_to_schema
+from pyarctic.tables.write.arrow_rows import fit_to_schema, partition_columns
 from pyarctic.tables.write.base_writer import BaseWriter
 from pyarctic.tables.write.change_writer import ChangeWriter
 from pyarctic.tables.write.partition_moves import PartitionMoves
@@ -58,9 +58,7 @@ class WriterAssignment:
             nodes = tree_mask(metadata.properties, bucket) + 1
             writers = max(nodes, 1 << (max(parallelism, 1) - 1).bit_length())
             return cls(schema=schema, keys=keys, columns=keys, view=view, writers=writers)
-        sources = {field.source_id for field in metadata.spec().fields}
-        columns = tuple(f.name for f in schema.fields if sources & set(Schema(f).field_ids))
-        return cls(schema=schema, keys=(), columns=columns, view=view, writers=1 << 30)
+        return cls(schema=schema, keys=(), columns=tuple(partition_columns(metadata)), view=view, writers=1 << 30)
 
     def numbers(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The writers of some rows. Rows that do not fit the table go to writer 0, which raises the error."""
@@ -193,7 +191,7 @@ class _OrderCheck:
             return
         chosen = rows.filter(pa.array(tied.to_numpy()))
         columns = [name for name in chosen.schema.names if name in self._columns]
-        fitted = fit_to_schema(chosen.select(columns), self._schema, fill=True)
+        fitted = fit_to_schema(chosen.select(columns), self._schema)
         codes, _ = partition_values(self._view.metadata.spec(), self._schema, fitted)
         partitions = pl.Series(codes) * int(not self._across_partitions)
         is_duplicate = pl.DataFrame({_RUN: runs.filter(tied), "partition": partitions}).is_duplicated()

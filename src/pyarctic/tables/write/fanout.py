@@ -15,7 +15,7 @@ from pyiceberg.types import NestedField
 from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy, positive_property
-from pyarctic.iceberg.write.parquet import DataFileWriter, choose_dictionaries, file_schema
+from pyarctic.iceberg.write.parquet import DataFileWriter, Dictionaries, file_schema, repetitive_columns
 from pyarctic.tables.format.file_names import FileKind, PartitionId, StoreFileNames, StorePaths, StoreTarget
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import key_names, store_of
@@ -55,7 +55,7 @@ class Fanout:
         self._rolling = RollingPolicy(target_bytes=positive_property(metadata.properties, _TARGET, _TARGET_BYTES))
         self._writers: dict[tuple[PartitionId, int, FileKind], DataFileWriter] = {}
         """By partition, node and kind."""
-        self._dictionaries: list[str] | None = None
+        self._dictionaries: Dictionaries | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +90,7 @@ class Fanout:
         a file of every given kind, each with its own values of the extra column."""
         if self._dictionaries is None and rows.num_rows:
             # Not for the extra column: its values hardly repeat.
-            self._dictionaries = choose_dictionaries(file_schema(self._schema.fields), rows)
+            self._dictionaries = repetitive_columns(file_schema(self._schema.fields), rows)
         order, runs = locations.runs()
         if order is not None:
             rows = rows.take(order)

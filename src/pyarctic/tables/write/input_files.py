@@ -53,7 +53,7 @@ class InputFile:
         """The rows; values of text files are parsed by the types of the table. Columns are not checked."""
         with _translate_errors(self):
             if self.format == "parquet":
-                with pq.ParquetFile(self.name) as file:
+                with pq.ParquetFile(self.name, page_checksum_verification=True) as file:
                     yield from _at_least_one(file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow)
                 return
             source = self.stream if self.stream is not None else pa.input_stream(self.name)

@@ -63,4 +63,4 @@ class PartitionMoves:
     def _to_batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
         batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        return fit_to_schema(batches[0], self._schema, fill=True)
+        return fit_to_schema(batches[0], self._schema)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from pyarctic.errors import ArcticError, Conflict, Damaged, Rejected, Unavailable, Unsupported, UsageError
 from pyarctic.iceberg import file_from_json, remove_quietly
@@ -22,12 +20,13 @@ from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import TableView
 from pyarctic.iceberg.write import NewFile, random_id
 from pyarctic.tables.commit_outcomes import remove_outputs
-from pyarctic.tables.format.merged_sequence import MERGED_SUMMARY, merged_sequences, write_merged_sequences
+from pyarctic.tables.format.merged_sequence import merged_sequences, record_merged_sequences
 from pyarctic.tables.format.transactions import COMMITTED, ENDED
-from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, partition_columns, to_batches
 from pyarctic.tables.write.base_writer import (
     BaseWriter,
     check_first_batch,
+    fit_base_rows,
 )
 from pyarctic.tables.write.change_writer import ChangeMode, ChangeWriter
 from pyarctic.tables.write.distributed import DistributedWriter, WriterResult
@@ -89,7 +88,7 @@ class PreparedWrite(ABC):
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Refuse rows with such columns if they cannot be written."""
-        fit_to_schema(_empty_batch(schema), self.table.schema)
+        fit_base_rows(_empty_batch(schema), self.table.view.metadata)
 
     def file_writer(self, order: Sequence[str] = (), looked_up: Sequence[str] = ()) -> DistributedWriter:
         """Begin the write; gives the object to send to many writers. The file names of every call are unique."""
@@ -105,7 +104,7 @@ class PreparedWrite(ABC):
         remove_quietly(self.view.io, [file["path"] for result in results for file in result.files])
 
     @abstractmethod
-    def rows(self, data: Any) -> int | None:
+    def rows(self, data: Any, note: CommitNote | None = None) -> int | None:
         """Write rows and commit them; gives the snapshot, or None if there was nothing to write."""
 
     @abstractmethod
@@ -134,8 +133,8 @@ class UnkeyedWrite(PreparedWrite):
         self._scope = scope
         self._appends = appends
 
-    def rows(self, data: Any) -> int | None:
-        return self.commit(self.writer().files(data))
+    def rows(self, data: Any, note: CommitNote | None = None) -> int | None:
+        return self.commit(self.writer().files(data), note)
 
     def writer(self) -> BaseWriter:
         return BaseWriter(view=self.view, scope=self._scope)
@@ -171,13 +170,8 @@ class ChangeWrite(PreparedWrite):
         super().__init__(table)
         self._mode = mode
         self._across_partitions = across_partitions
-        sources = {field.source_id for field in table.view.metadata.spec().fields}
-        # Key and partition columns, and required columns.
-        self.moved_columns = tuple(
-            f.name
-            for f in table.schema.fields
-            if f.name in table.primary_key or f.required or sources & set(Schema(f).field_ids)
-        )
+        needed = {*table.primary_key, *partition_columns(table.view.metadata)}
+        self.moved_columns = tuple(f.name for f in table.schema.fields if f.name in needed or f.required)
 
     @property
     def store(self) -> Table:
@@ -186,12 +180,12 @@ class ChangeWrite(PreparedWrite):
     def check_columns(self, schema: pa.Schema) -> None:
         self.writer().parse_batch(_empty_batch(schema), looks_up=self._across_partitions)
 
-    def rows(self, data: Any) -> int | None:
+    def rows(self, data: Any, note: CommitNote | None = None) -> int | None:
         moves = None
         if self._across_partitions:
             data = list(to_batches(data))
             moves = self._look_up(data)
-        return self.commit(self.writer().files(data, moves=moves))
+        return self.commit(self.writer().files(data, moves=moves), note)
 
     def writer(self) -> ChangeWriter:
         return ChangeWriter(view=self.view, mode=self._mode)
@@ -202,7 +196,7 @@ class ChangeWrite(PreparedWrite):
     def _look_up(self, batches: list[pa.RecordBatch]) -> PartitionMoves:
         """Look up the rows that the keys of some batches have at present."""
         schema, names = self.table.schema, self.table.primary_key
-        rows = [fit_to_schema(batch, schema, fill=self._mode == "delete") for batch in batches]
+        rows = [fit_to_schema(batch, schema) for batch in batches]
         for batch in rows:
             check_keys(batch, names)
         keys = pl.concat([key_frame(batch, names) for batch in rows]) if rows else None
@@ -228,7 +222,7 @@ class BaseWrite(PreparedWrite):
         for files in (table.file_list, table.change_store.file_list):
             scope.partitions(table.view.metadata, files.frame(), frozenset())
 
-    def rows(self, data: Any) -> int | None:
+    def rows(self, data: Any, note: CommitNote | None = None) -> int | None:
         batches = check_first_batch(self.table.view, data, self._scope)  # before a transaction is begun
         writer = self.writer()
         try:
@@ -236,7 +230,7 @@ class BaseWrite(PreparedWrite):
         except BaseException:
             self._end_transactions()
             raise
-        return self.commit(files)
+        return self.commit(files, note)
 
     def writer(self) -> BaseWriter:
         self._transactions = [self.table._begin()]
@@ -289,12 +283,11 @@ class BaseWrite(PreparedWrite):
             once=note.once,
             snapshot_properties={
                 **note.summary,
-                **MERGED_SUMMARY,
                 COMMITTED: str(self._transactions[-1]),
                 ENDED: ",".join(map(str, self._transactions)),
             },
         )
-        return dataclasses.replace(change, statistics=(write_merged_sequences(metadata, io, change.snapshot_id, merged),))
+        return record_merged_sequences(metadata, io, change.snapshot_id, merged).add_to(change)
 
 
 def _append(table: Table, files: tuple[NewFile, ...], note: CommitNote) -> int | None:
