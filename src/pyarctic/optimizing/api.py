@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pyarctic.optimizing.execute.engines import Engine
+from pyarctic.optimizing.execute.engines import Engine, LocalEngine
 from pyarctic.optimizing.options import KindChoice, Options
 from pyarctic.optimizing.plan.explain import Explanation, explain_empty_table, explain_plan
 from pyarctic.optimizing.process import OptimizingProcess, ProcessListener, SilentListener, plan_table
 from pyarctic.optimizing.report import Report
 from pyarctic.tables import Table
+from pyarctic.termination import end_by_sigterm
 
 __all__ = ["KindChoice", "Options", "explain_table", "optimize_table", "plan_table"]
 
 
 def explain_table(table: Table, options: Options) -> Explanation:
     """Explain what `optimize_table` would do now, and why. Nothing is changed."""
-    plan = plan_table(table, options)
+    plan = plan_table(table, options, LocalEngine().parallelism)
     return explain_plan(plan) if plan is not None else explain_empty_table(table.name, datetime.now(UTC))
 
 
 def optimize_table(table: Table, engine: Engine, options: Options, listener: ProcessListener | None = None) -> Report:
-    """Optimize a table, and report what was done.
+    """Optimize a table, and report what was done. SIGTERM is handled like Ctrl-C, unless the caller has a handler for it:
+    files that are not committed are removed, and then this process ends.
 
     For example `optimize_table(table, LocalEngine(workers=4), Options(kind="major"))`."""
-    return OptimizingProcess(table, engine, options, listener or SilentListener()).run()
+    with end_by_sigterm():
+        return OptimizingProcess(table, engine, options, listener or SilentListener()).run()

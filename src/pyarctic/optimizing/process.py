@@ -12,27 +12,35 @@ from typing import Protocol, cast
 import polars as pl
 
 from pyarctic.errors import about
+from pyarctic.iceberg import keep_small_files
 from pyarctic.iceberg.predicate import parse_condition, prune_partitions, with_optional_parents
 from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
 from pyarctic.optimizing.commit.keyed import KeyedCommitter
+from pyarctic.optimizing.commit.leftovers import remove_leftovers
 from pyarctic.optimizing.commit.native import NativeCommitter
 from pyarctic.optimizing.evaluate.evaluation import Evaluation, evaluate_table
-from pyarctic.optimizing.execute.engines import Engine
+from pyarctic.optimizing.execute.engines import Engine, attempts_of, parallelism_of
+from pyarctic.optimizing.execute.process_records import ProcessRecord
+from pyarctic.optimizing.execute.renewed_storage import RenewedStorage
 from pyarctic.optimizing.observe.observation import check_optimizable
 from pyarctic.optimizing.options import Options
 from pyarctic.optimizing.plan.plan import KeyedPlan, NativePlan, Plan
 from pyarctic.optimizing.plan.planner import make_plan
+from pyarctic.optimizing.protocol.job import Job
 from pyarctic.optimizing.protocol.result import Progress, TaskFailure, TaskOutcome
 from pyarctic.optimizing.protocol.task import Task
 from pyarctic.optimizing.report import Report
 from pyarctic.tables import KeyedTable, Table
+
+_KEPT_BYTES = 32 << 20
+"""Manifests in remote storage are read for the plan, and again to write those without the replaced files."""
 
 
 class ProcessListener(Protocol):
     """Is notified of the steps of a process."""
 
     def planned(self, plan: Plan) -> None:
-        """A plan was made. A process may make more than one."""
+        """The plan was made."""
 
     def progress(self, progress: Progress) -> None:
         """A task has made progress."""
@@ -53,8 +61,8 @@ class SilentListener:
     def said(self, text: str) -> None: ...
 
 
-def plan_table(table: Table, options: Options, first_task: int = 0) -> NativePlan | KeyedPlan | None:
-    """Plan what a process would do now; None for a table without data."""
+def plan_table(table: Table, options: Options, parallelism: int = 1) -> NativePlan | KeyedPlan | None:
+    """Plan what a process would do now with so many workers; None for a table without data."""
     check_optimizable(table)
     evaluation = evaluate_table(table)
     if evaluation is None:
@@ -65,7 +73,7 @@ def plan_table(table: Table, options: Options, first_task: int = 0) -> NativePla
             kind=None if options.kind == "auto" else options.kind,
             only=None if options.where is None else _matching_partitions(evaluation, options.where),
             ignore_writers=options.ignore_writers,
-            first_task=first_task,
+            parallelism=parallelism,
         )
 
 
@@ -102,48 +110,63 @@ class OptimizingProcess:
 
     def run(self) -> Report:
         """Plan, execute and commit."""
+        with keep_small_files(_KEPT_BYTES):
+            return self._run()
+
+    def _run(self) -> Report:
         report = Report.empty(
             table=self._table.name,
             engine=self._engine.name,
             dry_run=self._options.dry_run,
             process_id=self._process_id,
         )
-        plan = plan_table(self._table, self._options)
+        plan = plan_table(self._table, self._options, parallelism_of(self._engine))
         if plan is None:
             return report
-        plans, log = [plan], CommitLog()
         self._listener.planned(plan)
+        log = CommitLog()
         if not self._options.dry_run:
             log = self._execute(plan)
-            if any(_changes_spec(task) for task in plan.tasks) and log.commits:
-                # Rows of former partition specs were moved to partitions that have files of their own: merge them.
-                second_plan = plan_table(self._table.refresh(), self._options, first_task=len(plan.tasks))
-                if second_plan is not None and second_plan.tasks:
-                    plans.append(second_plan)
-                    self._listener.planned(second_plan)
-                    log.extend(self._execute(second_plan))
+            report = replace(report, leftovers_removed=self._remove_leftovers(plan))
         after = evaluate_table(self._table.refresh()) if log.commits else None
-        report = report.with_plans(plans).with_commits(log).with_table(plan.evaluation, after or plan.evaluation)
+        report = report.with_plan(plan).with_commits(log).with_table(plan.evaluation, after or plan.evaluation)
         return self._with_statistics(report)
 
     def _execute(self, plan: NativePlan | KeyedPlan) -> CommitLog:
-        with self._committer(plan) as committer:
-            self._run_tasks(plan, committer)
-        return committer.log
-
-    def _committer(self, plan: NativePlan | KeyedPlan) -> Committer:
-        if isinstance(plan, NativePlan):
-            return NativeCommitter(self._table, plan, self._process_id, self._listener.said)
-        table = cast("KeyedTable", self._table)  # no other table has a keyed plan
-        return KeyedCommitter(table, plan, self._process_id, self._listener.said)
-
-    def _run_tasks(self, plan: Plan, committer: Committer) -> None:
         job = plan.make_job(memory_bytes=self._options.memory_bytes, verify=self._options.verify)
+        storage = RenewedStorage(self._table)
+        record = ProcessRecord(storage, job)
+        committer = self._committer(plan, record)
+        log = committer.log
+        try:
+            with committer:
+                record.start(plan.tasks, attempts_of(self._engine))
+                self._run_tasks(plan, job, storage, committer)
+            if log.commits:
+                log.drop_rolled_back(self._table.refresh().view.metadata, plan.observation.snapshot_id)
+        finally:
+            record.finish(leaves_files=committer.leaves_files or bool(log.rolled_back))
+        return log
+
+    def _remove_leftovers(self, plan: Plan) -> int:
+        try:
+            return remove_leftovers(self._table, plan.observation.settings.leftovers_min_age)
+        except Exception:  # noqa: BLE001  # every storage has its own errors; the next process tries again
+            return 0
+
+    def _committer(self, plan: NativePlan | KeyedPlan, record: ProcessRecord) -> Committer:
+        said, before_submit = self._listener.said, record.note_submitted
+        if isinstance(plan, NativePlan):
+            return NativeCommitter(self._table, plan, self._process_id, said, before_submit)
+        table = cast("KeyedTable", self._table)  # no other table has a keyed plan
+        return KeyedCommitter(table, plan, self._process_id, said, before_submit)
+
+    def _run_tasks(self, plan: Plan, job: Job, storage: RenewedStorage, committer: Committer) -> None:
         tasks = {task.id: task for task in plan.tasks}
         # The largest tasks first, so that the last ones are short. Conversions are committed after merges anyway.
         merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
         ordered = [*merges, *plan.tasks_of("convert")]
-        with closing(self._engine.run(job, self._table.view.io, ordered, self._listener.progress)) as outcomes:
+        with closing(self._engine.run(job, storage, ordered, self._listener.progress)) as outcomes:
             for outcome in outcomes:
                 self._handle_outcome(tasks[outcome.task], outcome, committer)
         committer.finish()
@@ -170,10 +193,6 @@ class OptimizingProcess:
             wall_seconds=round(time.monotonic() - self._start_seconds, 3),
             peak_task_bytes=self._statistics.peak_bytes,
         )
-
-
-def _changes_spec(task: Task) -> bool:
-    return task.action == "merge" and bool((task.data["spec_id"] != task.spec_id).any())
 
 
 def _own_cpu_seconds() -> float:

@@ -14,9 +14,10 @@ from pyarctic.optimizing.commit.committer import CommitLog
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.evaluate.health import Health
 from pyarctic.optimizing.observe.observation import KeyedObservation
-from pyarctic.optimizing.plan.plan import Plan
+from pyarctic.optimizing.plan.plan import Plan, WaitingChanges
 from pyarctic.optimizing.protocol.result import TaskFailure
 from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS, KeyedTask, Task
+from pyarctic.tables.read import IS_FOREIGN
 from pyarctic.units import format_bytes, format_count
 
 
@@ -109,6 +110,8 @@ class Report:
     kinds: tuple[str, ...]
     snapshot_ids: tuple[int, ...] = ()
     """The commits of the process, in order."""
+    rolled_back: tuple[int, ...] = ()
+    """Commits that the table has lost again: the catalog, or somebody, rolled them back in favour of another writer."""
     tasks_planned: int = 0
     tasks_committed: int = 0
     dropped: tuple[str, ...] = ()
@@ -133,6 +136,14 @@ class Report:
     """Partitions that have to wait because others change rows in them."""
     left_out: int = 0
     """The number of partitions that are left for the next process."""
+    foreign_files: int = 0
+    """The number of files that another engine had put into the base store of a keyed table."""
+    change_manifests_merged: int = 0
+    """The number of manifests of the change store of a keyed table that were merged into others."""
+    leftovers_removed: int = 0
+    """The number of files that earlier, killed processes had left, and that were removed."""
+    waiting_changes: WaitingChanges | None = None
+    """Changes of a keyed table that could not be merged yet."""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     peak_task_bytes: int = 0
@@ -152,19 +163,19 @@ class Report:
             after=Amounts(),
         )
 
-    def with_plans(self, plans: Sequence[Plan]) -> Self:
-        """This report with the plans of the process."""
-        last_plan = plans[-1]
-        tasks = [task for plan in plans for task in plan.tasks]
-        decoder = PartitionDecoder(last_plan.observation.metadata)
-        held_back = last_plan.held_back.select("spec_id", "partition")
+    def with_plan(self, plan: Plan) -> Self:
+        """This report with the plan of the process."""
+        decoder = PartitionDecoder(plan.observation.metadata)
+        held_back = plan.held_back.select("spec_id", "partition")
         return replace(
             self,
-            kinds=tuple(kind for kind in OPTIMIZING_KINDS if any(task.kind == kind for task in tasks)),
-            tasks_planned=len(tasks),
-            predicted=_sum_figures(plans),
+            kinds=tuple(kind for kind in OPTIMIZING_KINDS if any(task.kind == kind for task in plan.tasks)),
+            tasks_planned=len(plan.tasks),
+            predicted=plan.figures(),
             held_back=tuple(decoder.path(*partition) for partition in held_back.iter_rows()),
-            left_out=last_plan.left_out,
+            left_out=plan.left_out,
+            waiting_changes=plan.waiting_changes,
+            foreign_files=plan.evaluation.files.filter(IS_FOREIGN).height,
         )
 
     def with_commits(self, log: CommitLog) -> Self:
@@ -173,6 +184,7 @@ class Report:
         return replace(
             self,
             snapshot_ids=tuple(commit.snapshot_id for commit in log.commits if commit.snapshot_id is not None),
+            rolled_back=tuple(log.rolled_back),
             tasks_committed=len(log.committed),
             dropped=tuple(f"task {finished.task.id}: {reason}" for finished, reason in log.dropped),
             removed=Amounts.of_removed([finished.task for finished in merges], log.removed_deletes),
@@ -181,6 +193,7 @@ class Report:
             rows_copied=sum(finished.result.copied_rows for finished in merges),
             files_shared=sum(len(finished.result.shared_files) for finished in merges),
             rebased_rows=sum(commit.rebased_rows for commit in log.commits),
+            change_manifests_merged=log.change_manifests_merged,
         )
 
     def with_table(self, before: Evaluation, after: Evaluation) -> Self:
@@ -208,8 +221,10 @@ class Report:
         return {
             **asdict(self),
             "snapshot_ids": [str(snapshot_id) for snapshot_id in self.snapshot_ids],
+            "rolled_back": [str(snapshot_id) for snapshot_id in self.rolled_back],
             "failures": [failure.to_json() for failure in self.failures],
             "dropped": list(self.dropped),
+            "waiting_changes": None if self.waiting_changes is None else self.waiting_changes.to_dict(),
             "tasks_dropped": self.tasks_dropped,
             "changed": self.changed,
         }
@@ -232,13 +247,24 @@ class Report:
         if self.held_back:
             example = self.held_back[0] or "the table"
             lines.append(f"  {len(self.held_back)} partitions wait for their writers, such as {example}")
+        if self.foreign_files:
+            lines.append(f"  {format_count(self.foreign_files)} files of Base were written by another engine")
+        if self.rolled_back:
+            lines.append(f"  {len(self.rolled_back)} commits were rolled back in favour of another writer")
+        if self.change_manifests_merged:
+            lines.append(f"  {format_count(self.change_manifests_merged)} manifests of the change store were merged")
+        if self.leftovers_removed:
+            lines.append(f"  {format_count(self.leftovers_removed)} files of killed processes were removed")
         if self.left_out:
             lines.append(f"  {self.left_out} partitions are left for the next process")
+        if self.waiting_changes is not None:
+            lines.append(f"  {self.waiting_changes}")
         return lines
 
     def _headline(self) -> str:
         if not self.tasks_planned and not self.changed:
-            return f"{self.table}: nothing to do, health {self.health_before.score:g}"
+            what = "nothing can be done now" if self.held_back or self.waiting_changes else "nothing to do"
+            return f"{self.table}: {what}, health {self.health_before.score:g}"
         outcome = "would be optimized" if self.dry_run else "optimized" if self.changed else "not changed"
         return f"{self.table} {outcome} ({', '.join(self.kinds) or 'deletes only'}, engine {self.engine})"
 
@@ -258,8 +284,3 @@ class Report:
 
 def _format_change(before: int, after: int) -> str:
     return f"{format_count(before)} → {format_count(after)}"
-
-
-def _sum_figures(plans: Sequence[Plan]) -> dict[str, int]:
-    figures = [plan.figures() for plan in plans]
-    return {name: sum(each[name] for each in figures) for name in figures[0]}

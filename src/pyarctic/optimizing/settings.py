@@ -39,6 +39,7 @@ class Settings:
     writers_first: bool
     quiet_time: timedelta
     transaction_timeout: timedelta
+    leftovers_min_age: timedelta
     share_inserts: bool
     write_nodes: int = 1
     """The number of tree nodes that a keyed table's changes are written to. Thresholds for one node are multiplied by it."""
@@ -71,6 +72,7 @@ class Settings:
             writers_first=registry.WRITERS_FIRST.of(properties),
             quiet_time=registry.WRITERS_QUIET_TIME.of(properties),
             transaction_timeout=registry.TRANSACTION_TIMEOUT.of(properties),
+            leftovers_min_age=registry.LEFTOVERS_MIN_AGE.of(properties),
             share_inserts=registry.SHARE_INSERTS.of(properties),
             write_nodes=write_nodes,
         )

@@ -9,18 +9,31 @@ from __future__ import annotations
 import io as memory
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 import polars as pl
+from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
-from pyarctic.iceberg import read_bytes, remove_quietly
-from pyarctic.iceberg.commit import Change, Committed, Conflict, Outcome, Proof, Rejected, Unknown, referenced_files
-from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA
-from pyarctic.optimizing.observe.history import KIND, PROCESS, TASKS, committed_tasks, format_ids
+from pyarctic.errors import Conflict as ConflictError
+from pyarctic.iceberg import open_input, read_bytes, remove_quietly
+from pyarctic.iceberg.commit import (
+    Change,
+    Committed,
+    Conflict,
+    Outcome,
+    Proof,
+    Rejected,
+    RetryPolicy,
+    Unknown,
+    referenced_files,
+)
+from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, ancestors
+from pyarctic.iceberg.write.parquet import RowGroupSource, check_pages
+from pyarctic.optimizing.observe.history import KIND, PROCESS, SPEC, TASKS, committed_tasks, format_ids
 from pyarctic.optimizing.plan.plan import Plan
 from pyarctic.optimizing.protocol.result import TaskResult
 from pyarctic.optimizing.protocol.task import Task
@@ -29,6 +42,14 @@ from pyarctic.tables import Table, remove_outputs
 _MAX_SUBMITS = 5
 """How often a change is submitted when others committed first, or when the catalog did not answer."""
 _MAX_RUNS_IN_MEMORY = 1_000_000
+
+BeforeSubmit = Callable[[Collection[int], int | None], None]
+"""Is called before every request with the ids of its tasks and the head of the branch that it requires. If it raises an
+error, the request is not sent."""
+
+
+def ignore_requests(_tasks: Collection[int], _head: int | None) -> None:
+    """Nobody keeps account of requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +71,36 @@ class CommitLog:
     landed: list[FinishedTask] = field(default_factory=list)
     """Tasks that were in the table already, by an earlier commit of the same results."""
     removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
+    rolled_back: list[int] = field(default_factory=list)
+    """Snapshots of the process that are not in the history of the table any more."""
+    change_manifests_merged: int = 0
+    """Manifests of the change store of a keyed table that were merged into others."""
+    _contents: dict[int, tuple[Sequence[FinishedTask], pl.DataFrame]] = field(default_factory=dict)
+    """The tasks and the removed deletes of each snapshot."""
 
-    def extend(self, later: CommitLog) -> None:
-        """Add what another plan of the same process has committed."""
-        self.commits += later.commits
-        self.committed += later.committed
-        self.dropped += later.dropped
-        self.landed += later.landed
-        self.removed_deletes = pl.concat([self.removed_deletes, later.removed_deletes])
+    def add(self, outcome: Committed, finished: Sequence[FinishedTask], removed_deletes: pl.DataFrame) -> None:
+        """Note a commit."""
+        self.commits.append(outcome)
+        self.committed += finished
+        self.removed_deletes = pl.concat([self.removed_deletes, removed_deletes])
+        if outcome.snapshot_id is not None:
+            self._contents[outcome.snapshot_id] = (finished, removed_deletes)
+
+    def drop_rolled_back(self, metadata: TableMetadata, start: int | None) -> None:
+        """Find out which commits the table has lost: somebody rolled them back, or the catalog did so in favour of a writer.
+        `start` is the snapshot the process was planned on: if it is not in the history either, snapshots were expired, and
+        nothing can be said."""
+        history = {snapshot.snapshot_id for snapshot in ancestors(metadata, metadata.current_snapshot())}
+        if start is not None and start not in history:
+            return
+        for snapshot_id in [snapshot_id for snapshot_id in self._contents if snapshot_id not in history]:
+            finished, deletes = self._contents.pop(snapshot_id)
+            reason = f"its snapshot {snapshot_id} was rolled back in favour of another writer"
+            self.rolled_back.append(snapshot_id)
+            self.commits = [commit for commit in self.commits if commit.snapshot_id != snapshot_id]
+            self.committed = [each for each in self.committed if each not in finished]
+            self.dropped += [(each, reason) for each in finished]
+            self.removed_deletes = self.removed_deletes.join(deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
 
 
 class Committer(ABC):
@@ -69,18 +112,34 @@ class Committer(ABC):
 
     If it is interrupted, files of tasks that are not in the table are removed, unless that is not certain."""
 
-    def __init__(self, table: Table, plan: Plan, process_id: str, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        table: Table,
+        plan: Plan,
+        process_id: str,
+        report: Callable[[str], None],
+        before_submit: BeforeSubmit = ignore_requests,
+    ) -> None:
         """`report` receives messages for people."""
         self.log = CommitLog()
         self._table = table
         self._plan = plan
         self._process_id = process_id
         self._report = report
+        self._before_submit = before_submit
+        self._removal_failed = False
         self._open: dict[int, FinishedTask] = {}
         """Tasks that are accepted and neither committed nor dropped."""
         self._unresolved: set[int] = set()
         """Ids of tasks that were submitted to the catalog and not refused: a snapshot refers to their files, or may do so
         later."""
+
+    @property
+    def leaves_files(self) -> bool:
+        """Whether there are files that are not in the table and could not be removed: a snapshot may refer to them later, or
+        the catalog did not answer."""
+        in_table = {each.task.id for each in (*self.log.committed, *self.log.landed)}
+        return self._removal_failed or not self._unresolved <= in_table
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +177,8 @@ class Committer(ABC):
 
     def _snapshot_properties(self, finished: Sequence[FinishedTask]) -> dict[str, str]:
         kinds = sorted({each.task.kind for each in finished}) or ["minor"]
-        properties = {PROCESS: self._process_id, KIND: ",".join(kinds)}
+        spec_id = self._plan.observation.metadata.default_spec_id
+        properties = {PROCESS: self._process_id, KIND: ",".join(kinds), SPEC: str(spec_id)}
         if finished:
             properties[TASKS] = format_ids(each.task.id for each in finished)
         return properties
@@ -132,38 +192,53 @@ class Committer(ABC):
         return runs.collect() if is_small else runs
 
     def _scan_row_map(self, path: str) -> pl.LazyFrame:
+        # Polars does not compare pages with their checksums, and a wrong position would delete another row.
         local_path = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
-        source = local_path or memory.BytesIO(read_bytes(self._table.view.io, path))
-        return pl.scan_parquet(source, glob=False)
+        if local_path is not None:
+            with open_input(self._table.view.io, path) as stream:
+                check_pages(RowGroupSource.open(stream, path))
+            return pl.scan_parquet(local_path, glob=False)
+        data = read_bytes(self._table.view.io, path)
+        check_pages(RowGroupSource.of_bytes(data, path))
+        return pl.scan_parquet(memory.BytesIO(data), glob=False)
 
     def _submit(self, change: Change, finished: Sequence[FinishedTask]) -> Committed | Conflict | Rejected:
         """Commit a change, and again until the outcome is certain. An interruption leaves the tasks unresolved."""
         tasks = {each.task.id for each in finished}
+        retry = RetryPolicy.of(self._table.view.metadata)
         attempt = 0
         while True:
-            self._unresolved |= tasks
             try:
-                outcome = self._table.try_commit(change)
-            except Unavailable:  # nothing was sent; after other errors that is not certain
+                outcome = self._send(change, tasks)
+            except (Unavailable, ConflictError):  # no request is on its way; after other errors that is not certain
                 self._unresolved -= tasks
                 raise
             if isinstance(outcome, Unknown):
-                return self._resolve_unknown(change, outcome, attempt)
+                return self._resolve_unknown(change, tasks, outcome, attempt)
             if isinstance(outcome, Committed) or may_have_landed(outcome):
                 return outcome
             self._unresolved -= tasks
-            if isinstance(outcome, Rejected) or attempt + 1 == _MAX_SUBMITS:
+            if isinstance(outcome, Rejected) or attempt + 1 == _MAX_SUBMITS or retry.is_over:
                 return outcome
             time.sleep(_backoff_seconds(attempt))
             attempt += 1
 
-    def _resolve_unknown(self, change: Change, unknown: Unknown, attempt: int) -> Committed | Rejected:
+    def _send(self, change: Change, tasks: Collection[int]) -> Outcome:
+        def before_send(head: int | None) -> None:
+            self._before_submit(tasks, head)
+            self._unresolved.update(tasks)
+
+        return self._table.try_commit(change, before_send)
+
+    def _resolve_unknown(
+        self, change: Change, tasks: Collection[int], unknown: Unknown, attempt: int
+    ) -> Committed | Rejected:
         """Submit a change again until the catalog says whether it was committed. Its tasks stay unresolved."""
         while attempt + 1 < _MAX_SUBMITS:
             time.sleep(_backoff_seconds(attempt))
             attempt += 1
             try:
-                outcome = self._table.try_commit(change)
+                outcome = self._send(change, tasks)
             except ArcticError:
                 continue
             match outcome:
@@ -180,9 +255,7 @@ class Committer(ABC):
         )
 
     def _record_committed(self, finished: Sequence[FinishedTask], outcome: Committed, change: Change) -> None:
-        self.log.removed_deletes = pl.concat([self.log.removed_deletes, change.removed_deletes])
-        self.log.commits.append(outcome)
-        self.log.committed += finished
+        self.log.add(outcome, finished, change.removed_deletes)
         for each in finished:
             self._open.pop(each.task.id, None)
         row_maps = [path for each in finished for path in each.result.row_maps]
@@ -221,20 +294,25 @@ class Committer(ABC):
         file."""
         if deletes.is_empty() or not self.log.commits:
             return deletes
-        return deletes.join(self._table.file_list.frame(), on=FILE_IDENTITY, how="semi", nulls_equal=True)
+        # The table keeps the list of the planned files, whose manifests the next commit is going to need.
+        reader = self._table.reader()
+        live = reader.files_of(reader.manifests(self._table.view.metadata.current_snapshot()))
+        return deletes.join(live, on=FILE_IDENTITY, how="semi", nulls_equal=True)
 
     def _remove_outputs(self, finished: Iterable[FinishedTask]) -> None:
         """Remove the files of tasks that are not in the table, except for those whose outcome is open. Row maps are always
         removed: no snapshot refers to them."""
         finished = list(finished)
-        remove_quietly(self._table.view.io, {path for each in finished for path in each.result.row_maps})
+        row_maps = {path for each in finished for path in each.result.row_maps}
+        self._removal_failed |= bool(remove_quietly(self._table.view.io, row_maps))
         refused = {path for each in finished if each.task.id not in self._unresolved for path in each.result.written}
         self._remove_unless_referenced(refused)
 
     def _remove_unless_referenced(self, paths: Iterable[str]) -> None:
         observation = self._plan.observation
         uuid = observation.metadata.table_uuid
-        remove_outputs(self._table, paths, table_uuid=uuid, since=observation.snapshot_id)
+        removal = remove_outputs(self._table, paths, table_uuid=uuid, since=observation.snapshot_id)
+        self._removal_failed |= bool(removal.failed)
 
 
 def may_have_landed(outcome: Outcome) -> bool:

@@ -10,31 +10,28 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import polars as pl
 
 from pyarctic.errors import Unavailable
-from pyarctic.iceberg.commit import Change, Committed, Conflict, Rejected
+from pyarctic.iceberg.commit import Change, Committed, Conflict, Rejected, RetryPolicy
 from pyarctic.iceberg.delete import PARTITION_KEY, match_deletes
 from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, IS_DATA, PartitionDecoder
-from pyarctic.optimizing.commit.committer import Committer, FinishedTask, may_have_landed
+from pyarctic.optimizing.commit.committer import BeforeSubmit, Committer, FinishedTask, ignore_requests, may_have_landed
 from pyarctic.optimizing.plan.plan import KeyedPlan
 from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS, KeyedTask, Task
-from pyarctic.tables import KeyedTable
+from pyarctic.tables import KeyedTable, merge_many_manifests
 from pyarctic.tables.format import (
-    MERGED_SUMMARY,
     Node,
     merged_sequences,
     parse_change_file_names,
     parse_file_names,
-    write_merged_sequences,
+    record_merged_sequences,
 )
 from pyarctic.tables.read import competing_base_files
 
-_MAX_ATTEMPTS = 20
-"""How often a change is made again because others have committed to the base store, mostly to other partitions."""
 _COMMIT_SECONDS = 60.0
 Partition = tuple[int, str]
 
@@ -48,7 +45,7 @@ class _PartitionCommit:
     merged: int
     """The sequence number that the partition was merged up to."""
     sequence: int | None
-    """The one it will be merged up to; None: it has no changes to merge."""
+    """The one it will be merged up to; None: it has neither changes nor foreign files to merge."""
     tasks: dict[int, KeyedTask] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     """Ids of tasks that have not ended."""
@@ -67,8 +64,15 @@ class KeyedCommitter(Committer):
     _table: KeyedTable
     _plan: KeyedPlan
 
-    def __init__(self, table: KeyedTable, plan: KeyedPlan, process_id: str, report: Callable[[str], None]) -> None:
-        super().__init__(table, plan, process_id, report)
+    def __init__(
+        self,
+        table: KeyedTable,
+        plan: KeyedPlan,
+        process_id: str,
+        report: Callable[[str], None],
+        before_submit: BeforeSubmit = ignore_requests,
+    ) -> None:
+        super().__init__(table, plan, process_id, report, before_submit)
         self._by_task = _partition_commits(plan)
         self._ready: list[_PartitionCommit] = []
         self._last_commit = time.monotonic()
@@ -95,10 +99,12 @@ class KeyedCommitter(Committer):
         partition.finished.clear()
 
     def finish(self) -> None:
-        """Commit all partitions that are left, and remove dangling deletes."""
+        """Commit all partitions that are left, and remove dangling deletes. Merge the manifests of the change store, which
+        gets at least one with every commit of a writer."""
         self._commit_ready()
         if self._still_live(self._plan.dangling_deletes).height:
             self._commit([])
+        self.log.change_manifests_merged += merge_many_manifests(self._table.change_store)
 
     def _commit_ready(self) -> None:
         ready, self._ready = self._ready, []
@@ -110,7 +116,7 @@ class KeyedCommitter(Committer):
     def _commit(self, partitions: Sequence[_PartitionCommit]) -> None:
         """Commit those partitions that still fit the table. Partitions that are refused together are tried one by one.
         Without partitions, dangling deletes are removed."""
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in RetryPolicy.of(self._table.view.metadata).races():  # most others commit to other partitions
             fitting = self._drop_conflicting(self._partitions_not_landed(partitions))
             if partitions and not fitting:
                 return
@@ -178,10 +184,10 @@ class KeyedCommitter(Committer):
             row_map=self._row_map(finished),
             alone=True,
             checked_at=view.snapshot_id,
-            snapshot_properties={**self._snapshot_properties(finished), "snapshot.producer": "OPTIMIZE", **MERGED_SUMMARY},
+            snapshot_properties={**self._snapshot_properties(finished), "snapshot.producer": "OPTIMIZE"},
         )
         # Also if nothing more is merged: earlier snapshots may be expired, and their merged sequences with them.
-        return replace(change, statistics=(write_merged_sequences(view.metadata, view.io, change.snapshot_id, merged),))
+        return record_merged_sequences(view.metadata, view.io, change.snapshot_id, merged).add_to(change)
 
     def _removed_files(self, partitions: Sequence[_PartitionCommit], finished: Sequence[FinishedTask]) -> pl.DataFrame:
         replaced = {path for each in finished for path in each.task.replaced["file_path"]}
@@ -278,9 +284,10 @@ def _partitions_of(files: pl.DataFrame) -> set[Partition]:
 
 
 def _may_supersede_inserts(task: KeyedTask) -> bool:
-    """Whether rows of the base store may win over rows that older transactions inserted. If they go, those count."""
+    """Whether rows of the base store may win over other rows: over those that older transactions inserted, or as rows of a
+    foreign file over other base rows. If they go, those count."""
     inserts = parse_change_file_names(task.changes).filter(pl.col("kind") != "ED")
-    return competing_base_files(parse_file_names(task.data, "base"), inserts).height > 0
+    return bool(task.foreign) or competing_base_files(parse_file_names(task.data, "base"), inserts).height > 0
 
 
 def _files_with_rewritten_deletes(partitions: Sequence[_PartitionCommit]) -> set[str]:

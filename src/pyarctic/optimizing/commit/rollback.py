@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from pyarctic.errors import NotFound, Rejected, about
-from pyarctic.iceberg.manifest import snapshot_by_id
+from pyarctic.iceberg.manifest import ancestors, snapshot_by_id
 from pyarctic.optimizing.observe.history import PROCESS, is_optimizing
 from pyarctic.optimizing.observe.observation import check_optimizable
 from pyarctic.tables import KeyedTable, Table
@@ -43,7 +43,7 @@ def roll_back(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
     check_optimizable(table)
     with about(table=table.name):
         metadata = table.view.metadata
-        history = list(ancestors_of(metadata.current_snapshot(), metadata))
+        history = list(ancestors(metadata, metadata.current_snapshot()))
         if not history:
             raise NotFound("the table has no snapshot", hint="There is nothing to roll back.")
         undone = _since(history, to, table) if to is not None else _last_process(history)
@@ -75,7 +75,13 @@ def _require_changes(table: KeyedTable, target: Snapshot) -> None:
     """The base store as it was needs the changes that were merged since. They exist if nothing was removed from the change
     store: sequence numbers are compared, because the clocks of its writers may differ."""
     view, change = table.view, table.change_store.view.metadata
-    merged_then = merged_sequences(view.metadata, view.io, target)
+    try:
+        merged_then = merged_sequences(view.metadata, view.io, target)
+    except NotFound as cause:
+        raise Rejected(
+            "what was merged before the process is not known: older snapshots were expired",
+            hint="It cannot be rolled back any more. Rows are the same before and after optimizing.",
+        ) from cause
     merged_now = merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
     grown = [path for path, sequence in merged_now.items() if sequence > merged_then.get(path, 0)]
     if not grown:

@@ -8,8 +8,11 @@ from pyarctic.iceberg.delete import EQUALITY, FILE_SCOPED, GLOBAL_EQUALITY, PART
 from pyarctic.optimizing.observe.observation import KeyedObservation, Observation
 from pyarctic.optimizing.order.overlaps import with_overlaps
 from pyarctic.tables.format import ROOT, parse_file_names
+from pyarctic.tables.read import restore_foreign_order
 
 _SIZE, _RECORDS = pl.col("file_size_bytes"), pl.col("record_count")
+HAS_DELETES = (pl.col("own_deleted_rows") > 0) | (pl.col("equality_files") > 0) | (pl.col("shared_position_files") > 0)
+"""Whether deletes may apply to a file."""
 
 
 def measure_files(observation: Observation) -> pl.DataFrame:
@@ -66,9 +69,11 @@ def _with_commit_times(files: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame
 
 
 def _with_nodes(files: pl.DataFrame, observation: Observation) -> pl.DataFrame:
-    """The node of the tree that each file belongs to; all belong to the root where there is no tree."""
+    """The node of the tree that each file belongs to; all belong to the root where there is no tree. `foreign_order`: the
+    order of files that other engines have put into the base store of a keyed table."""
     if isinstance(observation, KeyedObservation):
-        files = parse_file_names(files, "base")
+        files = restore_foreign_order(parse_file_names(files, "base"), observation.changes.foreign)
         if observation.changes.has_nodes:
             return files
-    return files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
+        return files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64))
+    return files.with_columns(node_id=pl.lit(ROOT.id, pl.Int64), foreign_order=pl.lit(0, pl.Int64))

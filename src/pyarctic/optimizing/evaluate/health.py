@@ -11,7 +11,7 @@ import polars as pl
 SMALL_FILES_WEIGHT, EQUALITY_WEIGHT, POSITION_WEIGHT = 40, 40, 20
 _WORST_DELETED_SHARE = 0.25
 """The share of deleted rows that costs all of POSITION_WEIGHT."""
-HEALTH_COLUMNS = ["data_files", "records", "excess_files", "checked_rows", "deleted_rows"]
+HEALTH_COLUMNS = ["data_files", "records", "excess_files", "compared_rows", "deleted_rows"]
 """The columns that health is computed from; they may be summed over partitions."""
 
 
@@ -44,7 +44,7 @@ def health_columns() -> dict[str, pl.Expr]:
     """Health and its penalties, from HEALTH_COLUMNS."""
     files, rows = pl.col("data_files").cast(pl.Float64), pl.col("records").cast(pl.Float64)
     small_files = SMALL_FILES_WEIGHT * (pl.col("excess_files") / files)
-    equality = EQUALITY_WEIGHT * (pl.col("checked_rows") / rows)
+    equality = EQUALITY_WEIGHT * (pl.col("compared_rows") / rows)
     position = POSITION_WEIGHT * (pl.col("deleted_rows") / rows / _WORST_DELETED_SHARE)
     penalties = {
         "small_files_penalty": small_files.clip(0, SMALL_FILES_WEIGHT),

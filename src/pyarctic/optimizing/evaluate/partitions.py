@@ -5,9 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from pyarctic.iceberg.delete import EQUALITY, GLOBAL_EQUALITY, PARTITION_KEY
+from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.optimizing.evaluate.moves import moving_partitions
 from pyarctic.optimizing.observe.changes import PendingChanges
 from pyarctic.optimizing.observe.observation import KeyedObservation, Observation
 from pyarctic.optimizing.settings import Settings
+from pyarctic.tables.read import IS_FOREIGN
 
 TOO_LARGE = 1.5
 """Times the target size. Files are sometimes written larger than the target, since sizes are known only afterwards; whatever
@@ -27,9 +30,22 @@ def measure_partitions(files: pl.DataFrame, observation: Observation) -> pl.Data
     )
     for columns in (_packable_files(files, observation.settings), _equality_since(observation)):
         partitions = partitions.join(columns, on=PARTITION_KEY, how="left", maintain_order="left")
+    lost = PartitionDecoder(observation.metadata).lost_partitions(files)
+    moving = moving_partitions(files, observation, lost)
+    for name, keys in (("is_lost", lost), ("moves", moving)):
+        flags = keys.with_columns(pl.lit(value=True).alias(name))
+        partitions = partitions.join(flags, on=PARTITION_KEY, how="left", maintain_order="left")
+    partitions = partitions.with_columns(pl.col("is_lost", "moves").fill_null(value=False))
+    # What is known to belong to no partition cannot be rewritten in it.
+    packable = pl.col("packable_files", "packable_fragments")
+    partitions = partitions.with_columns(pl.when("is_lost").then(0).otherwise(packable).name.keep())
     delete_ratio = (pl.col("deleted_rows") + pl.col("equality_records")) / pl.col("records")
     partitions = partitions.with_columns(
-        excess_files=pl.col("packable_files"), change_files=pl.lit(0), change_bytes=pl.lit(0), delete_ratio=delete_ratio
+        excess_files=pl.col("packable_files"),
+        compared_rows=pl.col("checked_rows"),
+        change_files=pl.lit(0),
+        change_bytes=pl.lit(0),
+        delete_ratio=delete_ratio,
     )
     if isinstance(observation, KeyedObservation):
         partitions = _with_changes(partitions, observation.changes)
@@ -53,6 +69,8 @@ def _size_columns(observation: Observation) -> dict[str, pl.Expr]:
         "fragments": pl.col("is_fragment").sum().cast(pl.Int64),
         "small_files": small.sum().cast(pl.Int64),
         "small_bytes": _SIZE.filter(small).sum(),
+        "foreign_files": IS_FOREIGN.sum().cast(pl.Int64),
+        "oldest_foreign_at": pl.col("committed_at").filter(IS_FOREIGN).min(),
         "large_files": (observation.settings.target_bytes * too_large < _SIZE).sum().cast(pl.Int64),
     }
 
@@ -119,20 +137,27 @@ def _equality_since(observation: Observation) -> pl.DataFrame:
 
 def _with_changes(base: pl.DataFrame, changes: PendingChanges) -> pl.DataFrame:
     """The partitions of a keyed table. Unmerged changes count like equality deletes of other tables: all rows must be
-    compared with them."""
+    compared with them, also with those that cannot be merged yet. So do foreign files."""
     change_files = pl.col("change_files")
     base = base.drop("change_files", "change_bytes")
     partitions = changes.count_by_partition().join(base, on=PARTITION_KEY, how="left", maintain_order="left")
     numbers = [name for name, dtype in base.schema.items() if dtype.is_numeric() and name not in PARTITION_KEY]
     partitions = partitions.with_columns(pl.col(numbers).fill_null(0))
+    unmerged_files = change_files + pl.col("held_files")
+    unmerged_records = pl.col("change_records") + pl.col("held_records")
     unmerged_share = pl.col("delete_bytes") / (pl.col("data_bytes") + pl.col("insert_bytes"))
     return partitions.with_columns(
-        excess_files=pl.col("packable_files") + change_files,
+        excess_files=pl.col("packable_files") + unmerged_files,
         equality_files=change_files,
         equality_bytes=pl.col("delete_bytes"),
         equality_records=pl.col("delete_records"),
-        equality_since=pl.col("changed_since"),
-        checked_rows=pl.when(change_files > 0).then(pl.col("records") + pl.col("change_records")).otherwise(0),
+        equality_since=pl.min_horizontal("changed_since", "oldest_foreign_at"),
+        checked_rows=pl.when((change_files > 0) | (pl.col("foreign_files") > 0))
+        .then(pl.col("records") + pl.col("change_records"))
+        .otherwise(0),
+        compared_rows=pl.when((unmerged_files > 0) | (pl.col("foreign_files") > 0))
+        .then(pl.col("records") + unmerged_records)
+        .otherwise(0),
         delete_ratio=pl.max_horizontal(unmerged_share, pl.col("deleted_rows") / pl.col("records")).fill_nan(0),
         optimized_at=pl.max_horizontal("optimized_at", "merged_at"),
     )

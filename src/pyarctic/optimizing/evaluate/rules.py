@@ -35,7 +35,7 @@ GAINS: dict[OptimizingKind, pl.Expr] = {
         | (pl.col("large_files") > 0)
         | (pl.col("unsorted_files") > 0)
         | (pl.col("overlap_depth") > 1).fill_null(value=False)
-        | ~pl.col("is_current_spec")
+        | pl.col("moves")
     ),
 }
 """Whether a partition would improve by each kind."""
@@ -106,6 +106,14 @@ RULES: tuple[Rule, ...] = (
         measured=pl.lit(None, pl.Float64),
         threshold=lambda settings: _seconds(settings.minor_interval),
         since=pl.col("waiting_since"),
+    ),
+    Rule(
+        name="foreign-files",
+        kind="minor",
+        unit="files",
+        doc="keyed tables: files that another engine has put into Base",
+        measured=pl.col("foreign_files"),
+        threshold=lambda _: 1,
     ),
     Rule(
         name="delete-ratio",

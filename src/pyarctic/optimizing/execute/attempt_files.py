@@ -1,4 +1,4 @@
-"""Removing the files of failed attempts. They are found by name, because names are numbered."""
+"""Finding and removing the files of attempts. They are found by name, because names are numbered."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ _SUFFIXES = (".parquet", "-deletes.parquet", "-deletes.puffin", ROW_MAP_SUFFIX)
 def remove_attempt_files(job: Job, io: FileIO, task: Task, number: int) -> list[str]:
     """Remove everything that an attempt wrote, and return the paths. Nobody may be working on it any more, and no table may
     refer to its files."""
-    attempt = new_attempt(JobContext(job=job, io=io), task, number)
-    paths = list(_find_store_files(attempt) if isinstance(attempt, KeyedAttempt) else _find_files(attempt))
+    paths = find_attempt_files(job, io, task, number)
     remove_quietly(io, paths)
     return paths
+
+
+def find_attempt_files(job: Job, io: FileIO, task: Task, number: int) -> list[str]:
+    """Everything that an attempt wrote and nobody has removed."""
+    attempt = new_attempt(JobContext(job=job, io=io), task, number)
+    return list(_find_store_files(attempt) if isinstance(attempt, KeyedAttempt) else _find_files(attempt))
 
 
 def _find_files(attempt: Attempt) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """A worker process of the local engine: `python -m pyarctic.optimizing.execute.worker`, JSON lines in and out.
 
-    in:   {"job": …, "io": {…}}   once, then   {"task": …, "attempt": 0}   for each task
-    out:  {"progress": …}   while it works, then   {"result": …}   or   {"failure": …}
+    in:   {"job": …}   once,   {"io": {…}}   before the first task and whenever credentials are renewed,
+          {"task": …, "attempt": 0, "request": 1}   for each task
+    out:  {"progress": …}   while it works, then   {"result": …}   or   {"failure": …},   each with the number of the request
 
 It ends when its input ends, even in the middle of a task: then nobody waits for the response. It removes what it wrote.
 """
@@ -15,29 +16,22 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-
-class _PandasBlocker:
-    """Arrow imports pandas where it is installed, which takes longer than everything else and is never used here."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
+from pyarctic._pandas import hide_pandas
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, _PandasBlocker)
+    hide_pandas()
 
-import pyarrow as pa  # noqa: E402
+import pyarrow as pa
 
-from pyarctic.optimizing.execute.attempt_files import remove_attempt_files  # noqa: E402
-from pyarctic.optimizing.execute.kernel.execution import execute  # noqa: E402
-from pyarctic.optimizing.execute.kernel.inputs import JobContext  # noqa: E402
-from pyarctic.optimizing.protocol.result import Progress, TaskFailure  # noqa: E402
-from pyarctic.optimizing.protocol.task import Task  # noqa: E402
+from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
+from pyarctic.optimizing.execute.kernel.execution import execute
+from pyarctic.optimizing.execute.kernel.inputs import JobContext
+from pyarctic.optimizing.protocol.result import Progress, TaskFailure
+from pyarctic.optimizing.protocol.task import Task
 
 _PROGRESS_SECONDS = 0.2
 
@@ -57,14 +51,17 @@ def main() -> int:
     requests = _Requests()
     request = context = None
     try:
-        first_request = requests.next()
-        if first_request is None:
-            return 0
-        context = JobContext.open(first_request["job"], first_request["io"])
+        job: dict[str, Any] = {}
         while (request := requests.next()) is not None:
-            _handle(context, request, responses, requests)
+            if "job" in request:
+                job = request["job"]
+            elif "io" in request:
+                context = JobContext.open(job, request["io"])
+            elif context is not None:
+                _handle(context, request, responses, requests)
+                request = None  # from here on its files belong to the engine
     except (_Abandoned, BrokenPipeError):
-        if context is not None and request is not None:
+        if context is not None and request is not None and "task" in request:
             remove_attempt_files(context.job, context.io, Task.from_json(request["task"]), request["attempt"])
         os._exit(1)  # without flushing: nobody reads it
     return 0
@@ -108,13 +105,14 @@ class _Requests:
 
 def _handle(context: JobContext, request: dict[str, Any], responses: TextIO, requests: _Requests) -> None:
     task, attempt = Task.from_json(request["task"]), request["attempt"]
+    answer = {"request": request["request"]}
     last_progress = 0.0
 
     def listen(progress: Progress) -> None:
         nonlocal last_progress
         if time.monotonic() - last_progress > _PROGRESS_SECONDS:
             last_progress = time.monotonic()
-            _send(responses, {"progress": {"task": progress.task, "rows": progress.rows, "bytes": progress.bytes}})
+            _send(responses, answer | {"progress": asdict(progress)})
 
     try:
         result = execute(context, task, attempt=attempt, listen=listen)
@@ -125,7 +123,7 @@ def _handle(context: JobContext, request: dict[str, Any], responses: TextIO, req
     else:
         response = {"result": result.to_json()}
     requests.finish()
-    _send(responses, response)
+    _send(responses, answer | response)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 from pyiceberg.table.metadata import TableMetadata
@@ -29,7 +29,7 @@ from pyarctic.tables.format import (
     select_mergeable,
     tree_mask,
 )
-from pyarctic.tables.read import check_files, select_unmerged, with_key_ranges
+from pyarctic.tables.read import IS_FOREIGN, check_files, order_foreign_files, select_unmerged, with_key_ranges
 
 _IS_DELETE = pl.col("kind") == "ED"
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -46,14 +46,20 @@ class PendingChanges:
     first key column, and `keeps_order`: whether their rows would keep their transaction order as files of the base store."""
     partitions: pl.DataFrame
     """Every partition of both stores: `path`, its name in the list of merged sequences; `merged`, the sequence number it is
-    merged up to (-1: nothing is); `merged_at`; `held_files`, the number of changes that wait for a transaction;
-    `oldest_held`, the oldest transaction among these; `is_ambiguous`, whether another partition has the same path."""
+    merged up to (-1: nothing is); `merged_at`; `held_files` and `held_records`, the changes that wait for a
+    transaction; `oldest_held`, the oldest transaction among these; `is_ambiguous`, whether another partition has the same
+    path."""
     base_ranges: pl.DataFrame
-    """`file_path` of the data files in the base store that may share keys with them, and the same bounds."""
+    """`file_path` of the data files in the base store that may share keys with them or with foreign files, and the same
+    bounds."""
+    foreign: tuple[str, ...]
+    """Paths of the foreign files in the base store, the oldest first."""
     sequence_number: int
     """The newest commit of the change store that was seen."""
     oldest_open: int | None
     """The oldest transaction that was begun and may still be committed."""
+    open_until: datetime | None
+    """Until when that one is waited for."""
     may_hide_open: bool
     """Whether such transactions may be unknown, because the snapshots that began them were expired."""
     key: PrimaryKey
@@ -88,7 +94,8 @@ def observe_changes(table: KeyedTable, settings: Settings, now: datetime) -> Pen
     all_changes = parse_change_file_names(check_files(table.change_store.file_list, change))
     merged = merged_sequences(base, table.view.io, base.current_snapshot())
     unmerged = select_unmerged(all_changes, StorePaths(change), merged)
-    base_files = parse_file_names(table.file_list.frame(), "base")
+    files_of_base = table.file_list.frame()
+    base_files = order_foreign_files(parse_file_names(files_of_base, "base"), files_of_base, table.view, table.reader())
     committed_ids = {*all_changes["transaction_id"], *base_files["transaction_id"]}
     since = now - settings.transaction_timeout
     oldest_open = min(find_open_transactions(change, base, committed_ids, since), default=None)
@@ -104,14 +111,21 @@ def observe_changes(table: KeyedTable, settings: Settings, now: datetime) -> Pen
         files=files,
         base_ranges=base_ranges.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_all_partitions(table, unmerged, files, merged),
+        foreign=tuple(base_files.filter(IS_FOREIGN).sort("foreign_order")["file_path"]),
         sequence_number=max((snapshot.sequence_number or 0 for snapshot in change.snapshots), default=0),
         oldest_open=oldest_open,
+        open_until=_end_of_wait(change, oldest_open, settings.transaction_timeout),
         may_hide_open=may_hide_transactions(change, since),
         key=key,
         has_nodes=has_nodes,
         min_mask=min_mask if has_nodes else 0,
         max_mask=max_mask if has_nodes else 0,
     )
+
+
+def _end_of_wait(change: TableMetadata, transaction: int | None, timeout: timedelta) -> datetime | None:
+    begun = [snapshot.timestamp_ms for snapshot in change.snapshots if snapshot.sequence_number == transaction]
+    return datetime.fromtimestamp(begun[0] / 1000, UTC) + timeout if begun else None
 
 
 def _with_commit_times(files: pl.DataFrame, change: TableMetadata) -> pl.DataFrame:
@@ -133,8 +147,9 @@ def _keeps_order(change: TableMetadata, base: TableMetadata, committed_ids: set[
 
 
 def _base_ranges(table: KeyedTable, base_files: pl.DataFrame, changes: pl.DataFrame, key: PrimaryKey) -> pl.DataFrame:
-    """The data files of the base store in partitions with changes, with the bounds of their keys."""
-    in_same_partitions = base_files.join(changes.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="semi")
+    """The data files of the base store in partitions with changes or foreign files, with the bounds of their keys."""
+    partitions = pl.concat([changes.select(PARTITION_KEY), base_files.filter(IS_FOREIGN).select(PARTITION_KEY)])
+    in_same_partitions = base_files.join(partitions.unique(), on=PARTITION_KEY, how="semi")
     return with_key_ranges(in_same_partitions, table.file_list, table.view.io, key.fields)
 
 
@@ -155,7 +170,9 @@ def _all_partitions(
     times = merge_times(metadata, table.view.io, metadata.current_snapshot())
     held = unmerged.join(mergeable.select("file_path"), on="file_path", how="anti")
     held_by_partition = held.group_by(PARTITION_KEY).agg(
-        held_files=pl.len().cast(pl.Int64), oldest_held=pl.col("transaction_id").min()
+        held_files=pl.len().cast(pl.Int64),
+        held_records=pl.col("record_count").sum(),
+        oldest_held=pl.col("transaction_id").min(),
     )
     return (
         partitions.with_columns(
@@ -164,5 +181,5 @@ def _all_partitions(
             pl.Series("merged_at", [times.get(path) for path in paths], pl.Int64).cast(MOMENT),
         )
         .join(held_by_partition, on=PARTITION_KEY, how="left", maintain_order="left")
-        .with_columns(pl.col("held_files").fill_null(0), is_ambiguous=pl.col("path").is_duplicated())
+        .with_columns(pl.col("held_files", "held_records").fill_null(0), is_ambiguous=pl.col("path").is_duplicated())
     )

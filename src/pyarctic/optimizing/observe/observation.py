@@ -12,6 +12,7 @@ from pyarctic.errors import Conflict, Unsupported, about
 from pyarctic.iceberg.delete import DeleteMatches, match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.observe.changes import PendingChanges, observe_changes
+from pyarctic.optimizing.observe.destinations import destinations, source_ids
 from pyarctic.optimizing.observe.history import ACTIVITY, WRITERS_WINDOW, recent_statements, snapshot_times, writers_activity
 from pyarctic.optimizing.order.key_bounds import key_bounds, metric_ids
 from pyarctic.optimizing.order.sort_order import Order, table_order
@@ -45,6 +46,8 @@ class Observation:
     """How the rows of partitions should be sorted."""
     bounds: pl.DataFrame | None = None
     """As `key_bounds.key_bounds`, if the order has dimensions."""
+    destinations: pl.DataFrame | None = None
+    """As `destinations.destinations`, for the data files of former partition specs, if there are any."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +86,8 @@ def _observe_native(table: Table, now: datetime) -> Observation | None:
     bounds = None
     if order is not None and order.dimensions and matches.data.height:
         bounds = key_bounds(order, files.with_metrics(table.view.io, matches.data, metric_ids(order)))
+    of_former_specs = matches.data.filter(pl.col("spec_id") != metadata.default_spec_id)
+    metrics = files.with_metrics(table.view.io, of_former_specs, source_ids(metadata))
     statements = recent_statements(metadata, files.reader(table.view.io), now - WRITERS_WINDOW)
     return Observation(
         table=table.name,
@@ -95,6 +100,7 @@ def _observe_native(table: Table, now: datetime) -> Observation | None:
         now=now,
         order=order,
         bounds=bounds,
+        destinations=destinations(metadata, metrics) if metrics.height else None,
     )
 
 

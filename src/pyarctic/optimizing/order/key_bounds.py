@@ -89,7 +89,7 @@ def _rank_bounds(dimension: Dimension, lower: pa.Array, upper: pa.Array, *, coar
 
 def _sort_keys(dimension: Dimension, raw: pl.Series) -> pa.Array:
     """The sort keys of bounds, as manifests hold them."""
-    values = _decode(dimension.type, raw)
+    values = decode_bounds(dimension.type, raw)
     if isinstance(dimension.type, StringType) and dimension.exact is not None:
         values = pc.utf8_slice_codeunits(values, 0, dimension.exact)
     elif isinstance(dimension.type, TEXTS) and dimension.exact is not None:
@@ -99,7 +99,8 @@ def _sort_keys(dimension: Dimension, raw: pl.Series) -> pa.Array:
     return apply_transform(dimension.transform, dimension.type, values)
 
 
-def _decode(type_: IcebergType, raw: pl.Series) -> pa.Array:
+def decode_bounds(type_: IcebergType, raw: pl.Series) -> pa.Array:
+    """Bounds as manifests hold them, decoded; null where that is not possible."""
     if isinstance(type_, DecimalType):
         return _decode_decimals(type_, raw)
     if isinstance(type_, BooleanType):

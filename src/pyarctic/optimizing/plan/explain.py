@@ -11,15 +11,19 @@ import polars as pl
 
 from pyarctic.config.table_properties import unknown_properties
 from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import is_decodable
+from pyarctic.iceberg.write.parquet import file_schema, ignored_properties
 from pyarctic.optimizing.evaluate.health import Health
 from pyarctic.optimizing.evaluate.rules import RULES, Rule, Unit
 from pyarctic.optimizing.plan.explain_tree import TreeRow, keyed_notes, tree_rows
-from pyarctic.optimizing.plan.plan import KeyedPlan, Plan, expected_files
+from pyarctic.optimizing.plan.plan import KeyedPlan, Plan, WaitingChanges, expected_files
 from pyarctic.optimizing.protocol.task import KeyedTask, Task
 from pyarctic.optimizing.settings import Settings
 from pyarctic.units import format_age, format_bytes, format_count, format_timestamp
 
 _MAX_PARTITIONS = 50
+_SURE = 0.25
+"""A number that may be wrong by a larger share is shown with its range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class PartitionRow:
     kind: str | None
     causes: tuple[str, ...]
     waits: str | None
-    """Why its data files are not rewritten now."""
+    """Why its data files are not rewritten now, or its changes not merged."""
     busy_until: datetime | None
     health: float
     data_files: int
@@ -113,6 +117,8 @@ class Explanation:
     partitions_left_out: int
     tasks: tuple[TaskRow, ...]
     notes: tuple[str, ...]
+    waiting_changes: WaitingChanges | None = None
+    """Changes of a keyed table that cannot be merged yet."""
     tree: tuple[TreeRow, ...] = ()
     """The nodes of a keyed table whose files take part, at most two hundred."""
 
@@ -125,6 +131,7 @@ class Explanation:
             "partitions": [row.to_dict() for row in self.partitions],
             "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
             "notes": list(self.notes),
+            "waiting_changes": None if self.waiting_changes is None else self.waiting_changes.to_dict(),
             "tree": [row.to_dict() for row in self.tree],
         }
 
@@ -136,7 +143,7 @@ class Explanation:
     def _lines(self) -> Iterator[str]:
         yield f"{self.table}: health {self.health.score:g} of 100"
         if not self.partitions_needy:
-            yield "  nothing to do now"
+            yield "  nothing to do now" if self.waiting_changes is None else "  nothing can be done now: changes wait"
         for row in self.partitions:
             yield from self._partition_lines(row)
         if self.tasks:
@@ -154,10 +161,18 @@ class Explanation:
     def _summary(self) -> str:
         figures = self.expected
         changes = f" and {format_count(figures['change_files_in'])} of changes" if figures["change_files_in"] else ""
+        read, commits = format_bytes(figures["read_bytes"]), format_count(figures["commits"])
         return (
             f"{len(self.tasks)} tasks: {format_count(figures['data_files_in'])} data files{changes} "
-            f"({format_bytes(figures['read_bytes'])}) → about {format_count(figures['data_files_out'])}"
+            f"({read}) → {self.format_files_out()}, {commits} commits"
         )
+
+    def format_files_out(self) -> str:
+        """How many data files are written, and how sure that is."""
+        least, expected, most = (self.expected[f"data_files_out{end}"] for end in ("_least", "", "_most"))
+        is_sure = (1 - _SURE) * expected <= least and most <= (1 + _SURE) * expected
+        about = f"about {format_count(expected)}"
+        return about if is_sure else f"{about} ({format_count(least)} to {format_count(most)})"
 
 
 def explain_plan(plan: Plan) -> Explanation:
@@ -177,6 +192,7 @@ def explain_plan(plan: Plan) -> Explanation:
         partitions_left_out=plan.left_out,
         tasks=tuple(_task_row(task) for task in plan.tasks),
         notes=tuple(_notes(plan)),
+        waiting_changes=plan.waiting_changes,
         tree=tuple(tree_rows(plan)) if isinstance(plan, KeyedPlan) else (),
     )
 
@@ -202,12 +218,17 @@ def _partition_row(row: dict[str, Any], plan: Plan, decoder: PartitionDecoder) -
     settings = plan.observation.settings
     path = decoder.path(row["spec_id"], row["partition"])
     is_waiting = row["kind"] is not None and row["is_busy"]
+    held_files = row.get("held_files", 0)  # only keyed tables have it
     return PartitionRow(
         partition=path,
         spec_id=row["spec_id"],
         kind=row["kind"],
         causes=tuple(row["causes"]) if row["kind"] else (),
-        waits=_format_wait(row, plan.observation.now) if is_waiting else None,
+        waits=_format_wait(row, plan.observation.now)
+        if is_waiting
+        else f"changes wait for a transaction that is not committed (files: {format_count(held_files)})"
+        if held_files
+        else None,
         busy_until=row["busy_until"] if is_waiting else None,
         health=round(row["health"], 1),
         data_files=row["data_files"],
@@ -268,6 +289,7 @@ def _task_row(task: Task) -> TaskRow:
 def _notes(plan: Plan) -> Iterator[str]:
     if isinstance(plan, KeyedPlan):
         yield from keyed_notes(plan)
+    yield from _spec_notes(plan)
     if plan.dangling_deletes.height:
         yield f"{plan.dangling_deletes.height} delete files apply to nothing and would be removed"
     if plan.left_out:
@@ -277,6 +299,22 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield from plan.observation.order.notes
     for name, similar in unknown_properties(plan.observation.metadata.properties).items():
         yield f"table property {name} is not known" + (f"; did you mean {similar}?" if similar else "")
+    fields = plan.observation.metadata.schema().fields
+    if all(is_decodable(field.field_type) for field in fields):  # else files are copied, not encoded
+        for name, reason in ignored_properties(plan.observation.metadata.properties, file_schema(fields)):
+            yield f"table property {name} has no effect: {reason}"
+
+
+def _spec_notes(plan: Plan) -> Iterator[str]:
+    former = plan.partitions.filter(~pl.col("is_current_spec"))
+    moving = former.filter("moves")
+    if moving.filter((pl.col("kind") != "full").fill_null(value=True)).height:
+        yield f"{format_count(moving.height)} partitions have a former partition spec: full optimizing would move their rows"
+    if staying := former.height - moving.height:
+        yield (
+            f"{format_count(staying)} partitions keep a former partition spec: under the current one their rows would make "
+            "more files"
+        )
 
 
 def format_measure(value: float | None, unit: Unit) -> str:

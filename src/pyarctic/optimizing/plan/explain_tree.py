@@ -13,6 +13,7 @@ from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.optimizing.plan.keyed import waiting_partitions
 from pyarctic.optimizing.plan.plan import KeyedPlan
 from pyarctic.tables.format import Node
+from pyarctic.tables.read import IS_FOREIGN
 from pyarctic.units import format_bytes, format_count
 
 _MAX_NODES = 200
@@ -71,19 +72,22 @@ def tree_rows(plan: KeyedPlan) -> Iterator[TreeRow]:
 
 
 def keyed_notes(plan: KeyedPlan) -> Iterator[str]:
-    """What keeps changes from being merged."""
+    """What other engines did to the table, and what keeps changes from being merged."""
     changes = plan.changes
-    held_files = int(changes.partitions["held_files"].sum())
+    foreign = plan.evaluation.files.filter(IS_FOREIGN)
+    if foreign.height:
+        yield (
+            f"{format_count(foreign.height)} files of Base ({format_count(int(foreign['record_count'].sum()))} rows) were "
+            "written by another engine: if they hold a key that Base has already, the row of the later commit counts, and "
+            "changes that are not merged come after both"
+        )
     if changes.may_hide_open:
         yield (
             "snapshots of the change store were expired so soon that transactions begun in them may still be open, and are "
             "not waited for: keep them for as long as self-optimizing.transaction-timeout says"
         )
-    if held_files:
-        yield (
-            f"{format_count(held_files)} files of changes wait for transaction {changes.oldest_open}, which was begun and "
-            "is not committed (self-optimizing.transaction-timeout says for how long)"
-        )
+    if plan.waiting_changes is not None:
+        yield f"{plan.waiting_changes}; the time is self-optimizing.transaction-timeout"
     waiting = plan.partitions.filter(pl.col("kind").is_not_null()).join(
         waiting_partitions(plan.evaluation, changes), on=PARTITION_KEY, how="semi"
     )

@@ -28,11 +28,13 @@ from pyarctic.optimizing.plan.task_inputs import COPY_LEAST_ROWS, deletes_for, e
 from pyarctic.optimizing.protocol.task import KEY_SHARE, KeyedTask, OptimizingKind
 from pyarctic.optimizing.settings import Settings
 from pyarctic.tables.format import assign_roots, node_masks
-from pyarctic.tables.read import split_by_key_ranges
+from pyarctic.tables.read import IS_FOREIGN, split_by_key_ranges
 
 _SUB_TREE = [*PARTITION_KEY, "root"]
 _KEY_GROUP = [*_SUB_TREE, "component"]
 _TASK = [*_SUB_TREE, "bin", "target"]
+_SUPERSEDES = pl.col("is_change") | IS_FOREIGN
+"""Files whose rows may supersede those of others."""
 _IS_WRITTEN = pl.col("rewrite") & ~pl.col("share")
 """Files whose rows are expected to be rewritten."""
 
@@ -77,14 +79,21 @@ def plan_keyed_tasks(
     files = _concat_stores(choose_files(evaluation, partitions), partitions, observation)
     in_tree = assign_roots(_with_levels(files, changes, settings), "place")
     grouped = _with_bins(split_by_key_ranges(in_tree, changes.key.fields[0]), settings)
-    merged = grouped.filter("is_change").group_by(PARTITION_KEY).agg(sequence=pl.col("data_sequence_number").max())
-    merges = changes.partitions.join(merged, on=PARTITION_KEY, maintain_order="left")
+    merges = changes.partitions.join(_merged_sequences(grouped), on=PARTITION_KEY, maintain_order="left")
+    merges = merges.with_columns(sequence=pl.coalesce("sequence", pl.col("merged").clip(lower_bound=0)))
     by_task = _without_useless_targets(_with_targets(grouped)).partition_by(_TASK, maintain_order=True)
     return KeyedTasks(
         tasks=tuple(_task(number, task_files, observation) for number, task_files in enumerate(by_task, first_task)),
         merges=merges.select(*PARTITION_KEY, "path", "merged", "sequence"),
         tree=_tree(grouped),
     )
+
+
+def _merged_sequences(files: pl.DataFrame) -> pl.DataFrame:
+    """The sequence number that partitions are merged up to. It is null where foreign files alone are merged: it stays."""
+    has_versions = files.filter(_SUPERSEDES)
+    sequence = pl.col("data_sequence_number").filter("is_change").max()
+    return has_versions.group_by(PARTITION_KEY).agg(sequence=sequence)
 
 
 def _concat_stores(base: pl.DataFrame, partitions: pl.DataFrame, observation: KeyedObservation) -> pl.DataFrame:
@@ -96,6 +105,7 @@ def _concat_stores(base: pl.DataFrame, partitions: pl.DataFrame, observation: Ke
     change_files = changes.files.with_columns(
         rewrite=pl.col("kind") != "ED",
         is_change=pl.lit(value=True),
+        foreign_order=pl.lit(0, pl.Int64),
         own_deleted_rows=pl.lit(0, pl.Int64),
         shared_position_files=pl.lit(0),
     )
@@ -120,7 +130,7 @@ def _with_levels(files: pl.DataFrame, changes: PendingChanges, settings: Setting
     own_mask = node_masks(files["node_id"].to_numpy())
     files = files.with_columns(pl.Series("own_mask", own_mask))
     is_kept = (~pl.col("rewrite") & ~pl.col("is_change")) | pl.col("share")
-    probed_bytes = pl.when(pl.col("is_change").any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
+    probed_bytes = pl.when(_SUPERSEDES.any()).then(pl.col("file_size_bytes").filter(is_kept).sum()).otherwise(0)
     work = pl.col("expected_bytes").filter(_IS_WRITTEN).sum() + KEY_SHARE * probed_bytes
     wanted_level = (work / settings.target_bytes).clip(lower_bound=1).log(2).ceil().cast(pl.Int64)
     # Rows written above kept files would tie their nodes together. Rows written below them would make many tasks probe each
@@ -141,8 +151,8 @@ def _with_levels(files: pl.DataFrame, changes: PendingChanges, settings: Setting
 
 def _with_bins(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     """`bin`: neighbouring key groups that make tasks of the right size. Files that neither change nor share keys with
-    changes are left out."""
-    files = files.filter(pl.col("rewrite") | pl.col("is_change").any().over(_KEY_GROUP))
+    changes or foreign files are left out."""
+    files = files.filter(pl.col("rewrite") | _SUPERSEDES.any().over(_KEY_GROUP))
     weight = pl.when(_IS_WRITTEN).then("expected_bytes").otherwise(KEY_SHARE * pl.col("file_size_bytes"))
     groups = (
         files.with_columns(weight=weight, targets=(pl.col("mask") + 1) / (_root_masks(files) + 1))
@@ -178,7 +188,7 @@ def _without_useless_targets(files: pl.DataFrame) -> pl.DataFrame:
     spans_targets = pl.col("rewrite") & (pl.col("place_mask") < pl.col("mask"))
     has_deletes = pl.col("rewrite") & ((pl.col("own_deleted_rows") > 0) | (pl.col("shared_position_files") > 0))
     is_needed = (
-        pl.col("is_change").any()
+        _SUPERSEDES.any()
         | (pl.col("due") == "full").any()
         | (pl.col("rewrite").sum() > 1)
         | spans_targets.any()
@@ -220,6 +230,7 @@ def _task(number: int, files: pl.DataFrame, observation: KeyedObservation) -> Ke
         kept=tuple(base.filter(~pl.col("rewrite"))["file_path"]),
         transaction_id=int(transaction_ids.max() or 0),  # type: ignore[arg-type]
         shareable=tuple(files.filter("share")["file_path"]),
+        foreign=tuple(base.filter(IS_FOREIGN).sort("foreign_order")["file_path"]),
     )
 
 

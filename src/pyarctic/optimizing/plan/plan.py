@@ -5,18 +5,50 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 import polars as pl
 from pyiceberg.table.metadata import TableMetadataV1
 
+from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.write import random_id
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.observe.changes import PendingChanges
 from pyarctic.optimizing.observe.observation import Observation
+from pyarctic.optimizing.plan.keyed import waiting_partitions
 from pyarctic.optimizing.protocol.job import Job, job_metadata
 from pyarctic.optimizing.protocol.task import Action, KeyedTask, Task
+from pyarctic.units import format_count, format_timestamp
+
+COMMIT_TASKS = 64
+"""The number of merges of a native table that are committed together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingChanges:
+    """Changes of a keyed table that are not merged yet, because a transaction was begun before them and is not committed."""
+
+    transaction: int
+    """The oldest such transaction."""
+    until: datetime | None
+    """Until when it is waited for."""
+    change_files: int
+    partitions: int
+    """The number of partitions that are not merged as far as they could be, or not optimized at all."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """These changes as a JSON document."""
+        return asdict(self) | {"until": None if self.until is None else format_timestamp(self.until)}
+
+    def __str__(self) -> str:
+        until = "" if self.until is None else f", until {format_timestamp(self.until)} at the latest"
+        amount = f"files: {format_count(self.change_files)}, partitions: {format_count(self.partitions)}"
+        return (
+            f"changes wait for transaction {self.transaction}, which was begun and is neither committed nor ended{until} "
+            f"({amount})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +78,11 @@ class Plan(ABC):
         return self.partitions.filter(pl.col("kind").is_not_null() & pl.col("is_busy"))
 
     @property
+    def waiting_changes(self) -> WaitingChanges | None:
+        """The changes that wait for a transaction."""
+        return None
+
+    @property
     def change_files(self) -> int:
         """The number of files of the change store that are merged."""
         return 0
@@ -61,12 +98,15 @@ class Plan(ABC):
             "tasks": len(self.tasks),
             "data_files_in": sum(task.replaced.height for task in merges),
             "data_files_out": sum(expected_files(task) for task in merges),
+            "data_files_out_least": sum(task.files_out[0] if task.files_out else expected_files(task) for task in merges),
+            "data_files_out_most": sum(task.files_out[2] if task.files_out else expected_files(task) for task in merges),
             "change_files_in": self.change_files,
             "read_bytes": sum(task.input_bytes for task in merges),
             "written_bytes": sum(task.expected_bytes for task in merges),
             "rows_out": sum(task.expected_rows for task in merges),
             "data_files_converted": sum(task.data.height for task in converts),
             "dangling_delete_files": self.dangling_deletes.height,
+            "commits": self._count_commits(),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -92,6 +132,10 @@ class Plan(ABC):
         )
 
     @abstractmethod
+    def _count_commits(self) -> int:
+        """The number of commits, if tasks take less than a minute."""
+
+    @abstractmethod
     def _new_job_id(self) -> str: ...
 
     @abstractmethod
@@ -103,6 +147,12 @@ class NativePlan(Plan):
     """The plan of an Iceberg table without a primary key."""
 
     ignores_writers: bool
+
+    def _count_commits(self) -> int:
+        merges = self.tasks_of("merge")
+        full = sum(task.kind == "full" for task in merges)
+        batches = -(-full // COMMIT_TASKS) - (-(len(merges) - full) // COMMIT_TASKS)
+        return batches + bool(self.tasks_of("convert")) + bool(self.dangling_deletes.height)
 
     def _new_job_id(self) -> str:
         return str(uuid.uuid4())
@@ -131,9 +181,28 @@ class KeyedPlan(Plan):
     number of key ranges (`groups`) in that, and the `mask` of the level it is written at."""
 
     @property
+    def waiting_changes(self) -> WaitingChanges | None:
+        """The changes that wait for a transaction, and the partitions that wait with them."""
+        oldest_open = self.changes.oldest_open
+        held = self.changes.partitions.filter(pl.col("held_files") > 0)
+        held = held.join(self.partitions, on=PARTITION_KEY, how="semi")
+        due = self.partitions.filter(pl.col("kind").is_not_null())
+        waiting = due.join(waiting_partitions(self.evaluation, self.changes), on=PARTITION_KEY, how="semi")
+        partitions = pl.concat([held.select(PARTITION_KEY), waiting.select(PARTITION_KEY)]).n_unique()
+        if oldest_open is None or not partitions:
+            return None
+        files = int(held["held_files"].sum())
+        return WaitingChanges(
+            transaction=oldest_open, until=self.changes.open_until, change_files=files, partitions=partitions
+        )
+
+    @property
     def change_files(self) -> int:
         """The number of files of the change store that are merged."""
         return int(self.tree["insert_files"].sum()) + int(self.tree["delete_files"].sum())
+
+    def _count_commits(self) -> int:
+        return len({task.kind for task in self.tasks}) + bool(self.dangling_deletes.height)
 
     def _new_job_id(self) -> str:
         return str(random_id())  # file names of the shared format have a number in its place
@@ -144,4 +213,6 @@ class KeyedPlan(Plan):
 
 def expected_files(task: Task) -> int:
     """How many files a task is expected to write."""
+    if task.files_out is not None:
+        return task.files_out[1]
     return max(round(task.expected_bytes / task.target_bytes), 1) if task.expected_rows else 0

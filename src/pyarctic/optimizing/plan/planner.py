@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from pyarctic.optimizing.plan.keyed import plan_keyed_tasks, select_mergeable_pa
 from pyarctic.optimizing.plan.native import plan_native_tasks
 from pyarctic.optimizing.plan.plan import KeyedPlan, NativePlan
 from pyarctic.optimizing.protocol.task import OptimizingKind
+from pyarctic.optimizing.settings import Settings
 
 _SECONDS_A_DAY = 86_400
 
@@ -27,18 +29,23 @@ def make_plan(
     in_work: Collection[str] = (),
     ignore_writers: bool = False,
     first_task: int = 0,
+    parallelism: int = 1,
 ) -> NativePlan | KeyedPlan:
     """Plan tasks for the partitions that need optimizing, the most urgent ones first.
 
     `kind` overrides the choice for every partition that would gain by it. `only` (spec_id, partition) restricts the plan.
-    Files `in_work` elsewhere are not planned again. Tasks are numbered from `first_task` on."""
+    Files `in_work` elsewhere are not planned again. Tasks are numbered from `first_task` on, and sized so that
+    `parallelism` workers have equal shares."""
     observation = evaluation.observation
     partitions = _requested_partitions(evaluation.partitions, kind, only, ignore_writers=ignore_writers)
     due = partitions.filter(pl.col("kind").is_not_null()).sort(_urgency(observation), descending=True)
     dangling_deletes = evaluation.dangling_deletes.select(FILE_SCHEMA.names())
     if isinstance(observation, KeyedObservation):
         due = select_mergeable_partitions(due, evaluation, observation.changes, in_work)
-        chosen, left_out = _limit(due, observation)
+    chosen, left_out = _limit(due, observation.settings)
+    observation = replace(observation, settings=_balance(observation.settings, chosen, parallelism))
+    evaluation = replace(evaluation, observation=observation)
+    if isinstance(observation, KeyedObservation):
         tasks = plan_keyed_tasks(evaluation, chosen, observation, first_task)
         return KeyedPlan(
             evaluation=evaluation,
@@ -50,11 +57,12 @@ def make_plan(
             merges=tasks.merges,
             tree=tasks.tree,
         )
-    chosen, left_out = _limit(due, observation)
     return NativePlan(
         evaluation=evaluation,
         partitions=partitions,
-        tasks=plan_native_tasks(evaluation, chosen, in_work, resolve_overlaps=kind != "minor", first_task=first_task),
+        tasks=plan_native_tasks(
+            evaluation, chosen, partitions, in_work, resolve_overlaps=kind != "minor", first_task=first_task
+        ),
         dangling_deletes=dangling_deletes,
         left_out=left_out,
         ignores_writers=ignore_writers,
@@ -80,18 +88,26 @@ def _urgency(observation: Observation) -> pl.Expr:
     return (100 - pl.col("health")) / 100 + waited.fill_null(0).clip(lower_bound=0)
 
 
-def _limit(due: pl.DataFrame, observation: Observation) -> tuple[pl.DataFrame, int]:
-    """As many partitions as the limits of a plan allow, at least one, and the number of the others. Busy partitions cost
-    next to nothing."""
-    settings = observation.settings
+def _cost(unit: str) -> pl.Expr:
+    """The files or the bytes of a partition that are rewritten. Busy partitions cost next to nothing."""
+    some_files = pl.sum_horizontal(f"small_{unit}", f"deep_{unit}")
+    is_full = pl.col("kind") == "full"
+    of_base = pl.when("is_busy").then(0).when(is_full).then(f"data_{unit}").otherwise(some_files)
+    return of_base + pl.col(f"change_{unit}")
 
-    def cost(unit: str) -> pl.Expr:
-        some_files = pl.sum_horizontal(f"small_{unit}", f"deep_{unit}")
-        is_full = pl.col("kind") == "full"
-        of_base = pl.when("is_busy").then(0).when(is_full).then(f"data_{unit}").otherwise(some_files)
-        return of_base + pl.col(f"change_{unit}")
 
-    files, size = cost("files"), cost("bytes")
+def _balance(settings: Settings, chosen: pl.DataFrame, parallelism: int) -> Settings:
+    """Settings with the size of tasks that gives all workers the same number of equal tasks; each is still large enough for
+    a file of the target size."""
+    total = int(chosen.select(_cost("bytes").sum()).item() or 0)
+    rounds = max(round(total / (parallelism * settings.task_bytes)), 1)
+    least_bytes = min(settings.target_bytes, settings.task_bytes)
+    return replace(settings, task_bytes=max(total // (rounds * parallelism), least_bytes))
+
+
+def _limit(due: pl.DataFrame, settings: Settings) -> tuple[pl.DataFrame, int]:
+    """As many partitions as the limits of a plan allow, at least one, and the number of the others."""
+    files, size = _cost("files"), _cost("bytes")
     fits = (files.cum_sum() <= settings.plan_files) & (size.cum_sum() <= settings.plan_bytes)
     is_first = (files.cum_sum() - files == 0) & (size.cum_sum() - size == 0)
     chosen = due.filter(fits | is_first)

@@ -21,7 +21,7 @@ KEY_SHARE = 0.1
 _OMITTED_COLUMNS = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
 """Columns of a file list that a task does not need."""
 _WIRE_SCHEMA = pl.Schema({name: dtype for name, dtype in FILE_SCHEMA.items() if name not in _OMITTED_COLUMNS})
-_KEYED_FIELDS = ("node_id", "changes", "kept", "transaction_id", "shareable")
+_KEYED_FIELDS = ("node_id", "changes", "kept", "transaction_id", "shareable", "foreign")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +41,8 @@ class Task:
     """Rows of a file list, data files and delete files."""
     spec_id: int
     partition_key: str | None
-    """The partition that rows are written to. None: the spec decides for each row."""
+    """The partition that rows are written to. None: the spec decides for each row, unless that would make more files than
+    the task replaces. Then rows stay in the partitions that they are in."""
     target_bytes: int
     expected_rows: int
     expected_bytes: int
@@ -53,6 +54,8 @@ class Task:
     """The number of key ranges that an engine may divide the work into. Outputs have no key in common either way."""
     copy_least_rows: int | None = None
     """Row groups with at least this many rows are copied as is if nothing in them changes; None: all are encoded again."""
+    files_out: tuple[int, int, int] | None = None
+    """The number of files that the task writes: at least, probably, and at most. None: it follows from the expected size."""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -92,6 +95,7 @@ class Task:
         return values | {
             "reasons": list(self.reasons),
             "z_order": list(self.z_order),
+            "files_out": None if self.files_out is None else list(self.files_out),
             "files": _files_to_json(self.files),
             "keyed": None,
         }
@@ -103,6 +107,7 @@ class Task:
             "files": _files_from_json(document["files"]),
             "reasons": tuple(document["reasons"]),
             "z_order": tuple(document["z_order"]),
+            "files_out": None if document["files_out"] is None else tuple(document["files_out"]),
         }
         keyed = document["keyed"]
         if keyed is None:
@@ -111,6 +116,7 @@ class Task:
             "changes": _files_from_json(keyed["changes"]),
             "kept": tuple(keyed["kept"]),
             "shareable": tuple(keyed["shareable"]),
+            "foreign": tuple(keyed["foreign"]),
         }
         return KeyedTask(**values, **keyed)
 
@@ -131,6 +137,9 @@ class KeyedTask(Task):
     """The transaction id of the new files: no row in them has a later one."""
     shareable: tuple[str, ...] = ()
     """Insert files that become part of the base store as they are, if none of their rows is superseded."""
+    foreign: tuple[str, ...] = ()
+    """Data files that other engines have put into the base store, the oldest first. Their rows supersede those of other data
+    files."""
 
     @property
     def replaced(self) -> pl.DataFrame:
@@ -153,6 +162,7 @@ class KeyedTask(Task):
             "changes": _files_to_json(self.changes),
             "kept": list(self.kept),
             "shareable": list(self.shareable),
+            "foreign": list(self.foreign),
         }
         return super().to_json() | {"keyed": keyed}
 

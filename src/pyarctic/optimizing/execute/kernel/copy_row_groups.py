@@ -1,12 +1,14 @@
 """Copying row groups as is, if nothing in them changes; the rows of the others are encoded again.
 
-A copied row group keeps its size, its codec and its statistics. It costs a hundredth of decoding and encoding it.
+A copied row group keeps its size, its codec and its statistics. It costs a hundredth of decoding and encoding it. Tables
+with a column that cannot be decoded are optimized only by copying: rows that would have to be encoded are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
@@ -19,16 +21,19 @@ from pyiceberg.types import NestedField
 
 from pyarctic.iceberg import open_input, remove_quietly
 from pyarctic.iceberg.delete import check_not_encrypted
-from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, DataFileReader, filter_rows
+from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, DataFileReader, filter_rows, is_decodable
 from pyarctic.iceberg.write import ROLL_TOLERANCE, FileTarget, NewFile, RollingPolicy
 from pyarctic.iceberg.write.parquet import (
+    Dictionaries,
     NotCopyable,
     ParquetSchema,
     ParquetSettings,
     RowGroupSource,
     RowGroupWriter,
+    choose_dictionaries,
     describe_data_file,
     file_schema,
+    stored_fields,
 )
 from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt
 from pyarctic.optimizing.execute.kernel.row_map import NO_SOURCE, RowMapLog
@@ -51,8 +56,9 @@ class RowGroupCopier:
         self._sources = sources
         self._log = log
         self._source_numbers = source_numbers
-        self._fields = attempt.context.output_fields
+        self._fields = stored_fields(attempt.context.output_fields)
         self._table_fields = attempt.job.metadata.schema().fields
+        self._copies_only = not all(is_decodable(field.field_type) for field in self._table_fields)
         self._output = _Output(attempt, self._fields)
         self.count = RowCount()
         self.copied_rows = 0
@@ -69,13 +75,15 @@ class RowGroupCopier:
         files, min_rows = self._sources.file_list, self._attempt.task.copy_least_rows
         if min_rows is None or (files["file_format"] != "PARQUET").any():
             return False
+        if self._copies_only:
+            return True
         candidates = self._sources.files_without_deletes().filter(pl.col("record_count") >= min_rows)
         if int(candidates["record_count"].sum()) < max(_WORTHWHILE_SHARE * int(files["record_count"].sum()), 1):
             return False
         largest = candidates.top_k(_SAMPLED_FILES, by="record_count")
         copyable_rows = 0
-        for path, rows in largest.select("file_path", "record_count").iter_rows():
-            with open_input(self._attempt.context.io, path) as stream:
+        for path, size, rows in largest.select("file_path", "file_size_bytes", "record_count").iter_rows():
+            with open_input(self._attempt.context.io, path, size) as stream:
                 source = _open_source(stream, path)
                 copyable_rows += rows if source is not None and self._copyable_groups(source, set()) else 0
         return copyable_rows >= _WORTHWHILE_SHARE * int(largest["record_count"].sum())
@@ -83,7 +91,7 @@ class RowGroupCopier:
     def run(self) -> list[NewFile]:
         """Write all files."""
         for file in self._sources.files():
-            with open_input(self._attempt.context.io, file.path) as stream:
+            with open_input(self._attempt.context.io, file.path, file.row["file_size_bytes"]) as stream:
                 rows = self._write_file(file, _open_source(stream, file.path))
             self.count.add(file, rows, is_replaced=file.path in self._source_numbers)
             self._attempt.progress(file.row["record_count"], file.row["file_size_bytes"])
@@ -112,13 +120,18 @@ class RowGroupCopier:
     def _try_copy(self, file: DataFileReader, source: RowGroupSource, number: int, start: int) -> bool:
         """Copy a row group; False if that is impossible, which is noticed before anything is written."""
         try:
-            self._output.copy(source, number, self._lineage_columns(file, start, source.groups[number].rows))
+            has_lineage = source.schema.fields[-1][1] == LAST_UPDATED.field_id
+            rows = source.groups[number].rows
+            self._output.copy(source, number, None if has_lineage else self._lineage_columns(file, start, rows))
         except NotCopyable:
             return False
         return True
 
     def _copyable_groups(self, source: RowGroupSource, with_deletes: set[int]) -> set[int]:
         """The numbers of the row groups that can be copied."""
+        if self._copies_only:
+            fits = _has_columns(source.read_metadata(), stored_fields(self._table_fields))
+            return set(range(len(source.groups))) - with_deletes if fits else set()
         if source.schema != self._output.schema_of(self._table_fields):
             return set()
         min_rows = self._attempt.task.copy_least_rows or 0
@@ -134,6 +147,7 @@ class RowGroupCopier:
         source_number = self._source_numbers.get(file.path, NO_SOURCE)
         for batch, is_live in file.live_batches(self._fields, row_groups=row_groups):
             rows = file.project(batch, self._fields)
+            self._output.bloom_filters |= batch.file.bloom_filter_ids
             self._log.add_batch(source_number, batch.position, rows.num_rows, is_live)
             self._output.encode(rows if is_live is None else filter_rows(rows, is_live))
             rows_read += batch.batch.num_rows
@@ -147,7 +161,7 @@ class RowGroupCopier:
         ids = pa.nulls(rows, pa.int64()) if first is None else pa.array(np.arange(first + start, first + start + rows))
         updated = pa.nulls(rows, pa.int64()) if first is None else pa.repeat(file.row["data_sequence_number"], rows)
         table = pa.Table.from_arrays([ids, updated], schema=file_schema((ROW_ID, LAST_UPDATED)))
-        return _encode_table(table, self._output.settings, [LAST_UPDATED.name])
+        return _encode_table(table, self._output.settings, Dictionaries(columns=(LAST_UPDATED.name,)))
 
 
 def _open_source(stream: Any, path: str) -> RowGroupSource | None:
@@ -158,10 +172,34 @@ def _open_source(stream: Any, path: str) -> RowGroupSource | None:
         return None
 
 
+def _has_columns(metadata: pq.FileMetaData, fields: Sequence[NestedField]) -> bool:
+    """Whether a file has these columns, in this order, and of these types as far as they can be decoded. Row lineage may
+    follow, but without nulls: they would have to be filled in."""
+    columns = metadata.schema.to_arrow_schema()
+    ids = [int((column.metadata or {}).get(b"PARQUET:field_id", -1)) for column in columns]
+    has_types = all(
+        column.type.equals(file_schema((field,)).field(0).type)
+        for column, field in zip(columns, fields, strict=False)
+        if is_decodable(field.field_type)
+    )
+    lineage = ids[len(fields) :]
+    has_lineage = lineage == [ROW_ID.field_id, LAST_UPDATED.field_id] and not any(
+        _may_have_nulls(metadata.row_group(group).column(metadata.num_columns - place))
+        for group in range(metadata.num_row_groups)
+        for place in (1, 2)
+    )
+    return ids[: len(fields)] == [field.field_id for field in fields] and has_types and (has_lineage or not lineage)
+
+
+def _may_have_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+
+
 def adopt_file(attempt: Attempt, file: DataFileReader) -> NewFile | None:
     """A file of another store as a file of the task's partition; None if a file written now would look different."""
     fields = attempt.job.metadata.schema().fields
-    with open_input(attempt.context.io, file.path) as stream:
+    with open_input(attempt.context.io, file.path, file.row["file_size_bytes"]) as stream:
         source = _open_source(stream, file.path)
         if source is None or source.schema != _schema_of(fields, ParquetSettings.of(attempt.job.metadata.properties)):
             return None
@@ -174,9 +212,14 @@ def _schema_of(fields: Sequence[NestedField], settings: ParquetSettings) -> Parq
     return _encode_table(file_schema(fields).empty_table(), settings).schema
 
 
-def _encode_table(table: pa.Table, settings: ParquetSettings, dictionaries: Sequence[str] | None = None) -> RowGroupSource:
+def _encode_table(
+    table: pa.Table,
+    settings: ParquetSettings,
+    dictionaries: Dictionaries | None = None,
+    bloom_filters: Collection[int] = (),
+) -> RowGroupSource:
     sink = pa.BufferOutputStream()
-    with settings.writer(sink, table.schema, [], dictionaries) as writer:
+    with settings.writer(sink, table.schema, [], dictionaries, bloom_filters, table.num_rows) as writer:
         writer.write_table(table, row_group_size=max(table.num_rows, 1))
     return RowGroupSource.of_bytes(sink.getvalue())
 
@@ -188,18 +231,23 @@ class _Output:
         task = attempt.task
         self._attempt = attempt
         self._fields = fields
-        self._schema = file_schema(fields)
         self._target: FileTarget = attempt.target()
         self.settings = ParquetSettings.of(attempt.job.metadata.properties)
         self._schemas: dict[tuple[int, ...], ParquetSchema] = {}
         self._rolling = RollingPolicy(target_bytes=task.target_bytes, expected_rows=task.expected_rows)
         self._row_bytes = max(task.expected_bytes / max(task.expected_rows, 1), 0.001)
         self._group_bytes = min(self.settings.row_group_bytes, attempt.job.memory_bytes // MEMORY_SHARES)
+        self.bloom_filters: set[int] = set()
+        """Ids of the fields that have a bloom filter in files whose rows are encoded again."""
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._rows_written = 0
         self._open: tuple[str, Any, RowGroupWriter] | None = None
         self._files: list[NewFile] = []
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return file_schema(self._fields)
 
     def schema_of(self, fields: Sequence[NestedField]) -> ParquetSchema:
         """The Parquet schema that outputs have; row groups of files with the same schema can be copied."""
@@ -228,8 +276,12 @@ class _Output:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         batches = [batch.cast(self._schema) if batch.schema != self._schema else batch for batch in waiting]
         table = pa.Table.from_batches(batches, schema=self._schema)
-        for source in _encode_groups(table, self._rolling.target_bytes, self._row_bytes, self.settings):
-            self._append(source, 0, None)
+        dictionaries = choose_dictionaries(self._schema, table.to_batches(), self.settings)
+        # New row groups are small enough that files can end between them.
+        rows = min(max(int(self._rolling.target_bytes / 4 / self._row_bytes), 1), self.settings.row_group_rows)
+        for start in range(0, table.num_rows, rows):
+            part = table.slice(start, rows)
+            self._append(_encode_table(part, self.settings, dictionaries, self.bloom_filters), 0, None)
 
     def _append(self, source: RowGroupSource, group: int, extra_columns: RowGroupSource | None) -> None:
         if self._open is None:
@@ -271,12 +323,3 @@ class _Output:
             with contextlib.suppress(OSError, ValueError):  # a full disk fails again here
                 self._open[1].close()
         remove_quietly(self._target.io, paths)
-
-
-def _encode_groups(
-    table: pa.Table, target_bytes: int, row_bytes: float, settings: ParquetSettings
-) -> Iterator[RowGroupSource]:
-    """New row groups, small enough that files can end between them."""
-    rows = min(max(int(target_bytes / 4 / row_bytes), 1), settings.row_group_rows)
-    for start in range(0, table.num_rows, rows):
-        yield _encode_table(table.slice(start, rows), settings)

@@ -123,6 +123,10 @@ class Attempt:
             "names": self.names,
         }
 
+    def restart(self) -> None:
+        """Count progress from the beginning."""
+        self.rows, self.bytes = 0, 0
+
     def progress(self, rows: int, size: int) -> None:
         """Report that more rows were read."""
         self.rows += rows

@@ -28,7 +28,7 @@ from pyarctic.iceberg.read import filter_rows
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.external_sort import Sorter
 from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt, JobContext, peak_bytes
-from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionary_columns, find_runs, hash_files
+from pyarctic.optimizing.execute.kernel.outputs import Outputs, find_runs, hash_files
 from pyarctic.optimizing.execute.kernel.row_map import RowMapLog
 from pyarctic.optimizing.execute.kernel.row_order import (
     POSITION,
@@ -46,6 +46,8 @@ from pyarctic.optimizing.protocol.task import Task
 
 PACKET_SCHEMA = pa.schema([("part", pa.int32()), ("account", pa.string()), ("rows", pa.binary())])
 """What readers send: rows of a part, or the account of a file, which is sent with any part."""
+_BLOOM_FILTERS = b"bloom_filters"
+"""In the metadata of rows: the fields that have a bloom filter in their file."""
 _PACKET_BYTES = 4 << 20
 
 
@@ -126,6 +128,8 @@ class _FileReader:
                 self._live_rows += rows.num_rows
                 if self._hash is not None:
                     self._hash.add(rows)
+                bloom_filters = json.dumps(sorted(batch.file.bloom_filter_ids))
+                rows = rows.replace_schema_metadata({_BLOOM_FILTERS: bloom_filters})
                 yield from self._packets_by_part(rows, row_numbers + batch.position)
         account = {
             "source": self._source,
@@ -218,6 +222,7 @@ class _RangeWriter:
         if rows is None:
             return
         batch = _from_ipc(rows)
+        self._outputs.bloom_filters.update(json.loads(batch.schema.metadata[_BLOOM_FILTERS]))
         columns = self._order.columns(batch)
         count_parts(self._part_rows, self._order.parts(columns))
         for name, column in columns.items():
@@ -235,7 +240,6 @@ class _RangeWriter:
         # Files of an incomplete set would never be used.
         has_failure = any("failure" in account for account in self._accounts)
         if self._part_rows and not has_failure:
-            self._outputs.dictionaries = dictionary_columns(self._attempt, self._attempt.task.data, self._fields)
             for batch in self._sorter.batches():
                 self._log.add_rows(batch.column(SOURCE).to_numpy(), batch.column(POSITION).to_numpy())
                 self._outputs.write_parts(batch, batch.select(names), target, self._order, self._part_rows)

@@ -22,6 +22,7 @@ from pyarctic.optimizing.execute.kernel.copy_row_groups import adopt_file
 from pyarctic.optimizing.execute.kernel.inputs import KeyedAttempt
 from pyarctic.tables.format import Node, PrimaryKey, parse_change_file_names, parse_file_names, read_change_files
 from pyarctic.tables.read import (
+    IS_FOREIGN,
     KeyVersions,
     MergedBaseFile,
     MergedChangeFile,
@@ -30,6 +31,8 @@ from pyarctic.tables.read import (
     has_concurrent_inserts,
     rank_transactions,
     resolve,
+    resolve_foreign,
+    restore_foreign_order,
 )
 
 
@@ -45,6 +48,7 @@ class KeyedFiles:
         view = TableView(name=job.table, metadata=job.metadata, io=attempt.context.io)
         self._change_reader = read_change_files(view, task.changes)
         base = parse_file_names(self._base_reader.numbered_files(), "base")
+        base = restore_foreign_order(base, task.foreign)
         base, self._changes = rank_transactions(base, parse_change_file_names(self._change_reader.numbered_files()))
         is_kept = pl.col("file_path").is_in(list(task.kept))
         self._replaced, self._kept = base.filter(~is_kept), base.filter(is_kept)
@@ -52,15 +56,15 @@ class KeyedFiles:
         self.replaced_paths: list[str] = self._replaced["file_path"].to_list()
         self.files_with_rewritten_deletes: list[str] = []
         self.shared_files: list[NewFile] = []
-        competing = competing_base_files(base, self._inserts)
-        rows = int(self._changes["record_count"].sum()) + int(competing["record_count"].sum())
+        self._foreign = base.filter(IS_FOREIGN)
+        self._competing = competing_base_files(base, self._inserts)
+        rows = int(self._changes["record_count"].sum()) + int(self._competing["record_count"].sum())
         self._versions = KeyVersions(job.memory_bytes, rows, check_ties=has_concurrent_inserts(self._changes))
-        self._version_files = chain(self._open_changes(self._changes), self._open_base(competing))
 
     def __enter__(self) -> Self:
-        if self._changes.height:
+        if self._changes.height or self._foreign.height:
             try:
-                resolve([*self._written_files, *self._kept_files], self._version_files, self._versions)
+                self._resolve()
                 self._share_inserts()
             except BaseException as error:
                 self._versions.__exit__(type(error), error, None)
@@ -69,6 +73,18 @@ class KeyedFiles:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._versions.__exit__(kind, error, trace)
+
+    def _resolve(self) -> None:
+        replaced, kept, competing = (list(self._open_base(files)) for files in (self._replaced, self._kept, self._competing))
+        if self._foreign.height:
+            rows = int(self._foreign["record_count"].sum())
+            with KeyVersions(self._attempt.job.memory_bytes, rows) as versions:
+                resolve_foreign([*replaced, *kept, *competing], self._open_base(self._foreign), versions)
+        self._written_files = [*replaced, *self._open_changes(self._inserts)]
+        self._kept_files = [*kept]
+        if self._changes.height:
+            version_files = chain(self._open_changes(self._changes), competing)
+            resolve([*self._written_files, *self._kept_files], version_files, self._versions)
 
     def _share_inserts(self) -> None:
         """Leave out insert files that can become part of the base store as they are."""
@@ -96,7 +112,7 @@ class KeyedFiles:
     def _kept_files(self) -> list[MergedFile]:
         return list(self._open_base(self._kept))
 
-    def _open_base(self, files: pl.DataFrame) -> Iterator[MergedFile]:
+    def _open_base(self, files: pl.DataFrame) -> Iterator[MergedBaseFile]:
         for row in files.iter_rows(named=True):
             yield MergedBaseFile(self._base_reader, row, self._key, self._node_filter(row["node_id"]))
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-from pyiceberg.schema import Schema
+from numpy.typing import ArrayLike
 
-from pyarctic.iceberg import partition_values
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.delete import Mask
-from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.iceberg.read import filter_rows
+from pyarctic.iceberg.read import DataFileReader, filter_rows, group_small_files, joined_live_batches
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.execute.kernel.copy_row_groups import RowGroupCopier
 from pyarctic.optimizing.execute.kernel.external_sort import Key, Sorter
 from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt, KeyedAttempt
 from pyarctic.optimizing.execute.kernel.keyed_sources import KeyedFiles
-from pyarctic.optimizing.execute.kernel.outputs import Outputs, dictionary_columns, find_runs, hash_files
-from pyarctic.optimizing.execute.kernel.row_map import NO_SOURCE, RowMapLog
+from pyarctic.optimizing.execute.kernel.outputs import Outputs, find_runs, hash_files
+from pyarctic.optimizing.execute.kernel.row_map import NO_SOURCE, Integers, RowMapLog
 from pyarctic.optimizing.execute.kernel.row_order import (
     POSITION,
     SOURCE,
@@ -34,6 +33,7 @@ from pyarctic.optimizing.execute.kernel.row_order import (
     sample_rows,
     sample_step,
 )
+from pyarctic.optimizing.execute.kernel.row_partitions import RowPartitions, TooManyFiles
 from pyarctic.optimizing.execute.kernel.sources import RowCount, Sources, TaskFiles
 from pyarctic.optimizing.protocol.result import TaskResult
 
@@ -44,14 +44,62 @@ _MIN_SAMPLE_STEP = 16
 
 def merge(attempt: Attempt) -> TaskResult:
     """Write the live rows of a task's files into new files."""
+    try:
+        return _merge(attempt)
+    except TooManyFiles:
+        attempt.restart()
+        return _merge(attempt, keeps_partitions=True)
+
+
+def _merge(attempt: Attempt, *, keeps_partitions: bool = False) -> TaskResult:
     sources = KeyedFiles(attempt) if isinstance(attempt, KeyedAttempt) else TaskFiles(attempt)
-    with sources, _Merge(attempt, sources) as running:
+    with sources, _Merge(attempt, sources, keeps_partitions=keeps_partitions) as running:
         running.run()
         return running.result()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRows:
+    """The live rows of a batch, which has consecutive rows of one file, or of several small ones."""
+
+    rows: pa.RecordBatch
+    is_live: Mask | None
+    """Which rows of the batch these are; None: all."""
+    sources: Integers
+    """The numbers of the files."""
+    positions: Integers
+    """The positions of their first rows in the batch."""
+    heights: Integers
+    """The numbers of their rows in the batch."""
+
+    @classmethod
+    def of(
+        cls, rows: pa.RecordBatch, is_live: Mask | None, sources: ArrayLike, positions: ArrayLike, heights: ArrayLike
+    ) -> Self:
+        """The live ones of all rows of a batch."""
+        return cls(
+            rows=rows if is_live is None else filter_rows(rows, is_live),
+            is_live=is_live,
+            sources=np.asarray(sources, np.int64),
+            positions=np.asarray(positions, np.int64),
+            heights=np.asarray(heights, np.int64),
+        )
+
+    def row_sources(self) -> npt.NDArray[np.int32]:
+        """For each live row the number of its file."""
+        return self._live(np.repeat(self.sources.astype(np.int32), self.heights))
+
+    def row_positions(self) -> Integers:
+        """For each live row its position in its file."""
+        starts = np.cumsum(self.heights) - self.heights
+        return self._live(np.arange(self.heights.sum()) + np.repeat(self.positions - starts, self.heights))
+
+    def _live(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self.is_live is None else values[self.is_live]
+
+
 class _Merge:
-    def __init__(self, attempt: Attempt, sources: Sources) -> None:
+    def __init__(self, attempt: Attempt, sources: Sources, *, keeps_partitions: bool) -> None:
         self._attempt = attempt
         self._sources = sources
         self._fields = attempt.context.output_fields
@@ -64,8 +112,9 @@ class _Merge:
         self._hash_in = ContentHash() if attempt.job.verify else None
         self._count = RowCount()
         self._copied_rows = 0
-        self._partitions: dict[str, tuple[int, tuple[Any, ...]]] = {}
-        """Partitions in order of appearance. By their key as text: 0.0 and -0.0 are equal, but not the same partition."""
+        self._partitions: RowPartitions | None = None
+        if attempt.task.partition_key is None:
+            self._partitions = RowPartitions(attempt, sources.file_list, keep=keeps_partitions)
 
     def __enter__(self) -> Self:
         return self
@@ -77,18 +126,13 @@ class _Merge:
 
     @property
     def _must_sort(self) -> bool:
-        return self._attempt.task.sort or self._attempt.task.partition_key is None
+        return self._attempt.task.sort or self._partitions is not None
 
     def run(self) -> None:
         if self._must_sort:
-            self._choose_dictionaries()
             self._merge_sorted()
         elif not self._merge_by_copying():
-            self._choose_dictionaries()
             self._merge_in_order()
-
-    def _choose_dictionaries(self) -> None:
-        self._outputs.dictionaries = dictionary_columns(self._attempt, self._sources.file_list, self._fields)
 
     def _merge_by_copying(self) -> bool:
         """Copy row groups as is, if that is possible for most of them."""
@@ -104,9 +148,13 @@ class _Merge:
 
     def _merge_in_order(self) -> None:
         target, expected_rows = self._attempt.target(), self._attempt.task.expected_rows
-        for source, position, rows, is_live in self._live_rows():
-            self._log.add_batch(source, position, rows.num_rows if is_live is None else len(is_live), is_live)
-            self._outputs.write(rows, target, expected_rows=expected_rows)
+        for batch in self._live_rows():
+            if len(batch.sources) == 1:
+                source, position, height = (int(part[0]) for part in (batch.sources, batch.positions, batch.heights))
+                self._log.add_batch(source, position, height, batch.is_live)
+            else:
+                self._log.add_rows(batch.row_sources(), batch.row_positions())
+            self._outputs.write(batch.rows, target, expected_rows=expected_rows)
 
     def _merge_sorted(self) -> None:
         task, metadata = self._attempt.task, self._attempt.job.metadata
@@ -117,61 +165,66 @@ class _Merge:
                 sample = sample_rows(self._sources.files(), fields, sample_step(task), live_only=True)
             self._order = make_row_order(metadata, task, sample)
         keys = self._order.keys if self._order is not None else []
-        if task.partition_key is None:
+        if self._partitions is not None:
             keys = [Key(column=_PARTITION), *keys]
         memory = self._attempt.job.memory_bytes // (2 * MEMORY_SHARES)
         with Sorter(keys, memory, self._sample_first_key, sample_step=self._sample_step) as sorter:
-            for source, position, rows, is_live in self._live_rows():
-                sorter.add(self._with_sort_columns(rows, source, position, is_live))
+            for live in self._live_rows():
+                sorter.add(self._with_sort_columns(live))
+            if self._partitions is not None:
+                self._partitions.check()
             for batch in sorter.batches():
                 self._log.add_rows(batch.column(SOURCE).to_numpy(), batch.column(POSITION).to_numpy())
                 self._write_sorted(batch)
 
-    def _live_rows(self) -> Iterator[tuple[int, int, pa.RecordBatch, Mask | None]]:
-        """Number of the file, position of the batch, its live rows, and which of its rows are live."""
-        dictionaries = not self._must_sort and self._hash_in is None
-        for file in self._sources.files():
-            source = self._source_numbers.get(file.path, NO_SOURCE)
-            row_bytes = file.row["file_size_bytes"] / max(file.row["record_count"], 1)
-            rows_read = 0
-            for batch, is_live in file.live_batches(self._fields, dictionaries=dictionaries):
-                rows = file.project(batch, self._fields)
-                if is_live is not None:
-                    rows = filter_rows(rows, is_live)
-                batch_rows = batch.batch.num_rows
-                rows_read += batch_rows
-                if self._hash_in is not None:
-                    self._hash_in.add(rows)
-                self._attempt.progress(batch_rows, int(row_bytes * batch_rows))
-                yield source, batch.position, rows, is_live
-            self._count.add(file, rows_read, is_replaced=source != NO_SOURCE)
+    def _live_rows(self) -> Iterator[LiveRows]:
+        for files in group_small_files(self._sources.files()):
+            yield from self._rows_of_file(files[0]) if len(files) == 1 else self._rows_of_small_files(files)
 
-    def _with_sort_columns(self, rows: pa.RecordBatch, source: int, position: int, is_live: Mask | None) -> pa.RecordBatch:
-        row_numbers = np.arange(rows.num_rows) if is_live is None else np.flatnonzero(is_live)
-        columns: dict[str, Any] = {
-            SOURCE: pa.array(np.full(rows.num_rows, source, np.int32)),
-            POSITION: pa.array(row_numbers.astype(np.int64) + position),
-        }
-        columns |= self._key_columns(rows)
+    def _rows_of_file(self, file: DataFileReader) -> Iterator[LiveRows]:
+        dictionaries = not self._must_sort and self._hash_in is None
+        source = self._source_numbers.get(file.path, NO_SOURCE)
+        row_bytes = file.row["file_size_bytes"] / max(file.row["record_count"], 1)
+        rows_read = 0
+        for batch, is_live in file.live_batches(self._fields, dictionaries=dictionaries):
+            height = batch.batch.num_rows
+            live = LiveRows.of(file.project(batch, self._fields), is_live, [source], [batch.position], [height])
+            rows_read += height
+            self._outputs.bloom_filters |= batch.file.bloom_filter_ids
+            self._note_read(live, height, int(row_bytes * height))
+            yield live
+        self._count.add(file, rows_read, is_replaced=source != NO_SOURCE)
+
+    def _rows_of_small_files(self, files: list[DataFileReader]) -> Iterator[LiveRows]:
+        size = sum(file.row["file_size_bytes"] for file in files)
+        row_bytes = size / max(sum(file.row["record_count"] for file in files), 1)
+        for batch, rows, is_live in joined_live_batches(files, self._fields):
+            sources = [self._source_numbers.get(file.path, NO_SOURCE) for file in batch.owners]
+            self._outputs.bloom_filters |= batch.joined.file.bloom_filter_ids
+            live = LiveRows.of(rows, is_live, sources, batch.positions, batch.heights)
+            self._note_read(live, rows.num_rows, int(row_bytes * rows.num_rows))
+            for file, source, height in zip(batch.owners, sources, batch.heights.tolist(), strict=True):
+                self._count.add(file, height, is_replaced=source != NO_SOURCE)
+            yield live
+
+    def _note_read(self, live: LiveRows, rows: int, size: int) -> None:
+        if self._hash_in is not None:
+            self._hash_in.add(live.rows)
+        self._attempt.progress(rows, size)
+
+    def _with_sort_columns(self, live: LiveRows) -> pa.RecordBatch:
+        rows, sources = live.rows, live.row_sources()
+        columns: dict[str, Any] = {SOURCE: pa.array(sources), POSITION: pa.array(live.row_positions())}
+        if self._partitions is not None:
+            numbers = self._partitions.of_rows(rows, sources)
+            self._partitions.count(numbers)
+            columns[_PARTITION] = pa.array(numbers)
         if self._order is not None:
+            columns |= self._order.columns(rows)
             count_parts(self._part_rows, self._order.parts(columns))
         for name, column in columns.items():
             rows = rows.append_column(name, column)
         return rows
-
-    def _key_columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns to sort by, in this order."""
-        columns: dict[str, pa.Array] = {}
-        metadata = self._attempt.job.metadata
-        if self._attempt.task.partition_key is None:
-            spec = metadata.specs()[self._attempt.task.spec_id]
-            codes, partitions = partition_values(spec, metadata.schema(), rows)
-            numbers = np.array([self._partition_number(values) for values in partitions], np.int32)
-            columns[_PARTITION] = pa.array(numbers[codes])
-        return columns | (self._order.columns(rows) if self._order is not None else {})
-
-    def _partition_number(self, values: tuple[Any, ...]) -> int:
-        return self._partitions.setdefault(PartitionDecoder.key_of(values), (len(self._partitions), values))[0]
 
     @property
     def _sample_step(self) -> int:
@@ -179,31 +232,35 @@ class _Merge:
 
     def _sample_first_key(self) -> pl.Series:
         """Some values of the first key of all rows."""
-        task, metadata = self._attempt.task, self._attempt.job.metadata
-        fields = order_fields(metadata, task) if task.sort else []
-        if task.partition_key is None:
-            source_ids = {field.source_id for field in metadata.specs()[task.spec_id].fields}
-            fields += [
-                field
-                for field in metadata.schema().fields
-                if field not in fields and source_ids & set(Schema(field).field_ids)
-            ]
-        files = self._sources.files_without_equality_deletes()
-        rows = sample_rows(files, fields, self._sample_step, live_only=False)
-        return pl.Series(pl.from_arrow(next(iter(self._key_columns(rows).values()))))
+        step, metadata = self._sample_step, self._attempt.job.metadata
+        fields = order_fields(metadata, self._attempt.task) if self._partitions is None else self._partitions.sources()
+        rows = sample_rows(self._sources.files_without_equality_deletes(), fields, step, live_only=False)
+        if self._partitions is not None:
+            return pl.Series(self._partitions.of_sample(rows, step))
+        columns = self._order.columns(rows) if self._order is not None else {}
+        return pl.Series(pl.from_arrow(next(iter(columns.values()))))
 
     def _write_sorted(self, batch: pa.RecordBatch) -> None:
-        rows, target = batch.select(self._names), self._attempt.target()
-        if self._attempt.task.partition_key is not None and self._order is not None:
-            self._outputs.write_parts(batch, rows, target, self._order, self._part_rows)
-            return
-        codes = batch.column(_PARTITION).to_numpy()
-        partitions = [values for _, values in self._partitions.values()]
-        for start, end in find_runs(codes):
-            self._outputs.write(rows.slice(start, end - start), replace(target, partition=partitions[codes[start]]))
+        rows = batch.select(self._names)
+        if self._partitions is not None:
+            self._write_partitions(batch.column(_PARTITION).to_numpy(), rows, self._partitions)
+        elif self._order is not None:
+            self._outputs.write_parts(batch, rows, self._attempt.target(), self._order, self._part_rows)
+
+    def _write_partitions(self, numbers: npt.NDArray[np.int32], rows: pa.RecordBatch, partitions: RowPartitions) -> None:
+        for start, end in find_runs(numbers):
+            number = int(numbers[start])
+            self._outputs.write(
+                rows.slice(start, end - start),
+                partitions.target(number),
+                expected_rows=partitions.rows(number),
+                one_file=partitions.is_one_file(number),
+            )
 
     def result(self) -> TaskResult:
         files = list(self._outputs.finish())
+        if self._partitions is not None:
+            self._partitions.check_written(len(files))
         deletes: list[NewFile] = []
         for delete in self._sources.write_deletes():
             deletes.append(delete)

@@ -7,18 +7,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg import open_input, remove_quietly
+from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.commit import ContentHash
 from pyarctic.iceberg.manifest import PartitionDecoder
-from pyarctic.iceberg.read import arrow_schema
+from pyarctic.iceberg.read import Projection, read_file_batches
 from pyarctic.iceberg.write import FileTarget, NewFile, RollingPolicy
-from pyarctic.iceberg.write.parquet import DataFileWriter, file_schema
-from pyarctic.optimizing.execute.kernel.dictionaries import find_dictionary_columns
+from pyarctic.iceberg.write.parquet import DataFileWriter
 from pyarctic.optimizing.execute.kernel.inputs import MEMORY_SHARES, Attempt
 from pyarctic.optimizing.execute.kernel.row_order import RowOrder
 
@@ -31,10 +28,11 @@ class Outputs:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self.dictionaries: list[str] | None = None
+        self.bloom_filters: set[int] = set()
+        """Ids of the fields that have a bloom filter in files that are read."""
         self._files: list[NewFile] = []
-        self._open: tuple[tuple[str, int], DataFileWriter] | None = None
-        """The partition and the part that are being written, and their writer."""
+        self._open: tuple[tuple[int, str, int], DataFileWriter] | None = None
+        """The spec, the partition and the part that are being written, and their writer."""
 
     def write(
         self,
@@ -49,7 +47,8 @@ class Outputs:
         the complete part, which should make one file if `one_file`."""
         if not rows.num_rows:
             return
-        key = (PartitionDecoder.key_of(target.partition), part)
+        # Partitions of different specs may have the same values.
+        key = (target.spec_id, PartitionDecoder.key_of(target.partition), part)
         if self._open is None or self._open[0] != key:
             self._close()
             self._open = (key, self._new_writer(target, expected_rows, one_file=one_file))
@@ -63,8 +62,8 @@ class Outputs:
             extra_fields=self._attempt.context.lineage,
             sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
             rolling=RollingPolicy(target_bytes=target_bytes, expected_rows=expected_rows),
-            dictionaries=self.dictionaries,
-            memory_bytes=job.memory_bytes // MEMORY_SHARES,
+            bloom_filters=self.bloom_filters,
+            memory_bytes=job.memory_bytes // (2 * MEMORY_SHARES),
         )
 
     def write_parts(
@@ -114,17 +113,12 @@ def find_runs(codes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
     return zip(starts.tolist(), ends.tolist(), strict=True)
 
 
-def dictionary_columns(attempt: Attempt, files: pl.DataFrame, fields: Sequence[NestedField]) -> list[str] | None:
-    """The columns that are worth a dictionary, according to the files that are read."""
-    paths = files.filter(pl.col("file_format") == "PARQUET")["file_path"].to_list()
-    return find_dictionary_columns(attempt.context.io, paths, attempt.job.metadata.name_mapping(), file_schema(fields))
-
-
 def hash_files(attempt: Attempt, files: Iterable[NewFile], fields: Sequence[NestedField]) -> str:
     """The content hash of files, which are read again."""
-    content, names = ContentHash(), [field.name for field in fields]
+    content, field_ids = ContentHash(), {field.field_id for field in fields}
     for file in files:
-        with open_input(attempt.context.io, file.path) as stream:
-            for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
-                content.add(batch.select(names).cast(arrow_schema(fields)))
+        for batch in read_file_batches(
+            attempt.context.io, file.path, file.file_format, None, field_ids, size=file.file_size_bytes
+        ):
+            content.add(Projection.of(batch.batch.schema, batch.file.names, fields, {}).apply(batch.batch))
     return content.text()

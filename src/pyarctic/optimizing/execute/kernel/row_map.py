@@ -64,7 +64,7 @@ class RowMapLog:
         starts, ends = edges[::2], edges[1::2]
         self._add(np.full(len(starts), source), starts + position, ends - starts)
 
-    def add_rows(self, sources: npt.NDArray[np.int32], positions: Integers) -> None:
+    def add_rows(self, sources: npt.NDArray[np.integer[Any]], positions: Integers) -> None:
         """Log rows in any order."""
         if not len(sources):
             return
@@ -90,7 +90,13 @@ class RowMapLog:
             remove_if_incomplete(target.io, path),
             target.io.new_output(path).create() as stream,
             pq.ParquetWriter(
-                stream, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES, store_schema=False
+                stream,
+                _SCHEMA,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=_DICTIONARIES,
+                store_schema=False,
+                write_page_checksum=True,
             ) as writer,
         ):
             for table in self._tables(paths, ends):
