@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
+    from pyarctic.iceberg.check import CheckListener
     from pyarctic.optimizing import KindChoice, ProcessListener, Report
     from pyarctic.optimizing.execute import Engine
     from pyarctic.optimizing.plan import Explanation
     from pyarctic.tables import Table
+    from pyarctic.tables.check import CheckReport
 
-__all__ = ["__version__", "catalog", "create_table", "drop_table", "explain", "optimize", "table"]
+__all__ = ["__version__", "catalog", "check", "create_table", "drop_table", "explain", "optimize", "table"]
 
 
 def __dir__() -> list[str]:
@@ -73,6 +75,10 @@ def create_table(
     primary_key: Sequence[str] = (),
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
+    *,
+    format: str = "mixed-iceberg",  # noqa: A002
+    format_version: int | None = None,
+    if_not_exists: bool = False,
 ) -> Table:
     """Create a table and return it.
 
@@ -86,10 +92,23 @@ def create_table(
             row per key.
         partition_by: partition fields such as "region", "day(ts)" or "bucket(16, id)".
         properties: table properties.
+        format: "mixed-iceberg" for keyed and unkeyed tables, "iceberg" for an ordinary Iceberg table, without a key.
+        format_version: 2 by default; an Iceberg table may also have 1 or 3.
+        if_not_exists: return a table that exists as it is, if its kind and key are those asked for. Columns, partitions and
+            properties are not compared.
     """
     from pyarctic import tables
 
-    return tables.create_table(name, schema, primary_key, partition_by, properties)
+    return tables.create_table(
+        name,
+        schema,
+        primary_key,
+        partition_by,
+        properties,
+        format=format,
+        format_version=format_version,
+        if_not_exists=if_not_exists,
+    )
 
 
 def drop_table(name: str, *, purge: bool = False) -> None:
@@ -106,7 +125,34 @@ def drop_table(name: str, *, purge: bool = False) -> None:
     tables.drop_table(name, purge=purge)
 
 
-def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> Explanation:
+def check(
+    name: str,
+    *,
+    rows: bool = False,
+    all_snapshots: bool = False,
+    repair: bool = False,
+    dry_run: bool = False,
+    listener: CheckListener | None = None,
+) -> CheckReport:
+    """Check that a table is sound: every file is there and is what the metadata says; keys, totals and deletes agree.
+
+        report = arctic.check("demo.shop.orders", rows=True)
+        print(report.is_damaged, [finding.title for finding in report.findings])
+
+    Args:
+        name: the full name, `catalog.database.table`.
+        rows: read all rows too: page checksums, positions of deletes; keys and tree nodes of a keyed table.
+        all_snapshots: check all snapshots, not only the current one.
+        repair: repair what can be repaired without losing a row: duplicate keys, dangling deletes, wrong totals.
+        dry_run: with `repair`, only report what would be done.
+        listener: is notified of progress.
+    """
+    from pyarctic.tables.check import check_table
+
+    return check_table(name, rows=rows, all_snapshots=all_snapshots, repair=repair, dry_run=dry_run, listener=listener)
+
+
+def explain(name: str, kind: KindChoice = "auto", where: str | None = None, *, ignore_writers: bool = False) -> Explanation:
     """Explain what `optimize` would do and why: rules with thresholds and measures, partitions, tasks and cost.
 
         print(arctic.explain("demo.shop.orders"))
@@ -117,11 +163,12 @@ def explain(name: str, kind: KindChoice = "auto", where: str | None = None) -> E
         name: the full name, `catalog.database.table`.
         kind: as in `optimize`.
         where: as in `optimize`.
+        ignore_writers: as in `optimize`.
     """
     from pyarctic.optimizing import Options, explain_table
     from pyarctic.tables import open_table
 
-    return explain_table(open_table(name), Options(kind=kind, where=where))
+    return explain_table(open_table(name), Options(kind=kind, where=where, ignore_writers=ignore_writers))
 
 
 def optimize(

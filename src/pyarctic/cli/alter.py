@@ -1,4 +1,4 @@
-"""`arctic table set`, `unset` and `evolve`: change the properties and columns of a table."""
+"""`arctic table set`, `unset`, `evolve` and `upgrade`: change properties, columns and stored form of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs
-from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, note, resolve_format, spinner
+from pyarctic.cli.session import DryRunOption, Format, FormatOption, JsonOption, TableArgument, note, resolve_format, spinner
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
@@ -27,6 +27,13 @@ SCHEMA_COLUMNS = (
     Column("type", "Type", priority=0),
     Column("required", "Required"),
     Column("doc", "Description", priority=2),
+)
+
+UPGRADE_COLUMNS = (
+    Column("table", "Table", priority=0, identity=True),
+    Column("snapshot_id", "Snapshot", "id"),
+    Column("expired_snapshots", "Expired snapshots", "count", priority=0),
+    Column("removed_statistics", "Removed statistics", "count"),
 )
 
 OptionalTexts = list[str] | None
@@ -129,6 +136,36 @@ def evolve(
         output_format=resolve_format(output_format, as_json),
         limit=0,
     )
+
+
+def upgrade(
+    name: TableArgument,
+    dry_run: DryRunOption = False,
+    output_format: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Store how far a keyed table is merged so that every Iceberg reader can load its base store.
+
+    \b
+    Example:
+      arctic table upgrade demo.shop.orders --dry-run
+
+    Needed once for tables that other engines of the format have merged. Older snapshots of the base store are expired: they
+    can no longer be read. Rows and files do not change.
+    """
+    from pyarctic.tables import KeyedTable, open_table
+
+    with spinner(f"upgrading {name}"):
+        table = open_table(name)
+        if not isinstance(table, KeyedTable):
+            raise UsageError(f"{name} has no primary key", hint="Only keyed tables are upgraded.")
+        report = table.upgrade(dry_run=dry_run).to_dict()
+    row = report | {name: len(report[name]) for name in ("expired_snapshots", "removed_statistics")}
+    emit(Frame(columns=UPGRADE_COLUMNS, rows=[row], document=report), output_format=resolve_format(output_format, as_json))
+    if not report["needed"]:
+        note("nothing to upgrade")
+    elif dry_run:
+        note("dry run: nothing was changed")
 
 
 def _parse_added_columns(texts: Iterable[str]) -> dict[str, str]:

@@ -8,16 +8,19 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
 
+from pyarctic._pandas import hide_pandas
 from pyarctic._version import __version__
-from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, write
+from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, table_check, write
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_command_group, session
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, ReaderClosed, emit
 from pyarctic.errors import UsageError
+from pyarctic.termination import Terminated, raise_on_sigterm
 
 ROOT_HELP = """Create, write, read and optimize Iceberg tables.
 
@@ -37,7 +40,9 @@ table.group.command("changes")(scan.changes)
 table.group.command("set")(alter.set_properties)
 table.group.command("unset")(alter.unset_properties)
 table.group.command("evolve")(alter.evolve)
+table.group.command("upgrade")(alter.upgrade)
 table.group.command("drop")(create.drop)
+table.group.command("check")(table_check.check)
 table.group.command("explain")(optimize.explain)
 table.group.command("optimize")(optimize.optimize)
 table.group.command("rollback")(optimize.rollback)
@@ -77,9 +82,19 @@ def version(as_json: JsonOption = False, _help: HelpOption = False) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
+    if argv is None:  # this process is the program `arctic`
+        hide_pandas()
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = wants_json(words)
     session.debug = session.quiet = False
+    try:
+        with raise_on_sigterm() as terminated:
+            return _run(words, terminated)
+    except Terminated:  # after the command, or once more
+        return errors.EXIT_CODES["terminated"]
+
+
+def _run(words: list[str], terminated: Event) -> int:
+    as_json = wants_json(words)
     try:
         arguments, config = extract_global_options(words)
         if config is not None:
@@ -89,19 +104,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = typer.main.get_command(app).main(args=arguments, prog_name="arctic", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else errors.SUCCESS
-        if code == errors.EXIT_CODES["interrupted"]:
+        if code == errors.EXIT_CODES["interrupted"] or terminated.is_set():
             raise KeyboardInterrupt
         return code
     except (ReaderClosed, BrokenPipeError):
         # The reader (`| head`) has closed the pipe. Python flushes stdout once more at exit: redirect that to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.SUCCESS
+        return errors.EXIT_CODES["terminated"] if terminated.is_set() else errors.SUCCESS
     except typer.TyperException as error:
         return errors.print_problem(errors.usage_problem(_message_of(error), _help_hint(error)), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return errors.print_problem(errors.to_problem(KeyboardInterrupt()), as_json=as_json)
+        # Typer has turned the exception into an exit code.
+        interruption = Terminated() if terminated.is_set() else KeyboardInterrupt()
+        return errors.print_problem(errors.to_problem(interruption), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - any error becomes one line and an exit code
-        return errors.print_problem(errors.to_problem(error), as_json=as_json, error=error if session.debug else None)
+        cause = Terminated() if terminated.is_set() else error  # what fails while cleaning up is not what ended it
+        return errors.print_problem(errors.to_problem(cause), as_json=as_json, error=error if session.debug else None)
 
 
 def _message_of(error: typer.TyperException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from pyarctic.cli.session import (
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit, emit_details
 from pyarctic.cli.view.table_page import render_table_page
-from pyarctic.errors import Damaged, UsageError
+from pyarctic.errors import Damaged, NotFound, UsageError
 from pyarctic.units import format_bytes, format_count
 
 DROP_COLUMNS = (
@@ -37,7 +38,14 @@ DROP_COLUMNS = (
 )
 
 
-def create(
+class TableFormat(enum.StrEnum):
+    """The formats of new tables."""
+
+    MIXED_ICEBERG = "mixed-iceberg"
+    ICEBERG = "iceberg"
+
+
+def create(  # long: option declarations
     name: TableArgument,
     columns: Annotated[
         list[str] | None,
@@ -57,6 +65,16 @@ def create(
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="A table property. Can be repeated.")
     ] = None,
+    table_format: Annotated[
+        TableFormat, typer.Option("--table-format", help="`iceberg` is an ordinary Iceberg table, without a key.")
+    ] = TableFormat.MIXED_ICEBERG,
+    format_version: Annotated[
+        int | None,
+        typer.Option("--format-version", metavar="N", help="1, 2 or 3 (default: 2); only 2 unless it is an Iceberg table."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Show a table that exists, if its kind and key are the same.")
+    ] = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,14 +97,36 @@ def create(
     schema: Any = schema_of([parse_column(text) for text in columns or ()]) if like is None else infer_schema(like)
     with warnings.catch_warnings(record=True) as advice, spinner(f"creating {name}"):
         warnings.simplefilter("always", TableAdvice)
-        summary = create_table(name, schema, split_names(key), partition_by or (), table_properties).summary()
+        exists = if_not_exists and _exists(name)
+        summary = create_table(
+            name,
+            schema,
+            split_names(key),
+            partition_by or (),
+            table_properties,
+            format=table_format.value,
+            format_version=format_version,
+            if_not_exists=if_not_exists,
+        ).summary()
     emit_details(
         summary, list(render_table_page(summary)), output_format=resolve_format(output_format, as_json), absolute=False
     )
+    if exists:
+        note("the table exists already: nothing was changed")
     for warning in advice:
         if issubclass(warning.category, TableAdvice):
             note(str(warning.message))
     note_unknown_properties(table_properties)
+
+
+def _exists(name: str) -> bool:
+    from pyarctic.tables import open_table
+
+    try:
+        open_table(name)
+    except NotFound:
+        return False
+    return True
 
 
 def drop(

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyarctic.errors import ArcticError
+from pyarctic.termination import Terminated
 
 SUCCESS = 0
 NEGATIVE_RESULT = 1
@@ -33,6 +34,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "conflict": 4,
         "rejected": 4,
         "interrupted": 130,
+        "terminated": 143,
     }
 )
 
@@ -46,6 +48,8 @@ def to_problem(error: BaseException) -> dict[str, Any]:
     """Convert any exception to the form of `ArcticError.to_dict()`."""
     if isinstance(error, ArcticError):
         return error.to_dict()
+    if isinstance(error, Terminated):
+        return _problem("terminated", "The command was terminated", "terminated by SIGTERM", None)
     if isinstance(error, KeyboardInterrupt):
         return _problem("interrupted", "The command was interrupted", "interrupted", None)
     detail = " ".join(str(error).split())

@@ -55,12 +55,16 @@ KindOption = Annotated[
 PartitionsOption = Annotated[
     str | None, typer.Option("--where", metavar="EXPR", help="Only partitions that may contain matching rows.")
 ]
+IgnoreWritersOption = Annotated[
+    bool, typer.Option("--ignore-writers", help="Do not wait for writers that change rows in the same partitions.")
+]
 
 
 def explain(
     name: TableArgument,
     kind: KindOption = Kind.AUTO,
     where: PartitionsOption = None,
+    ignore_writers: IgnoreWritersOption = False,
     limit: LimitOption = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
@@ -73,7 +77,7 @@ def explain(
     Example:
       arctic table explain demo.shop.orders
     """
-    explanation = _explain(name, kind, where)
+    explanation = _explain(name, kind, where, ignore_writers=ignore_writers)
     _show_explanation(explanation, resolve_format(output_format, as_json), limit=limit, wide=wide, absolute=absolute)
 
 
@@ -86,10 +90,7 @@ def optimize(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the content of all rows read and written, by hash.")
     ] = False,
-    ignore_writers: Annotated[
-        bool,
-        typer.Option("--ignore-writers", help="Do not wait for writers that change rows in the same partitions."),
-    ] = False,
+    ignore_writers: IgnoreWritersOption = False,
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=1, metavar="N", help="Number of concurrent tasks (default: number of cores)."),
@@ -176,7 +177,7 @@ def rollback(
         note("dry run: nothing was changed")
 
 
-def _explain(name: str, kind: Kind, where: str | None, *, ignore_writers: bool = False) -> Explanation:
+def _explain(name: str, kind: Kind, where: str | None, *, ignore_writers: bool) -> Explanation:
     from pyarctic.optimizing import Options, explain_table
     from pyarctic.tables import open_table
 

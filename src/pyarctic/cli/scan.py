@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 CHANGE_METADATA_COLUMNS = ("_change_action", "_transaction_id", "_file_offset")
 
 
+ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
+WhereOption = Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only matching rows.")]
+
+
 class ScanStore(enum.StrEnum):
     """Which rows of a keyed table to read."""
 
@@ -44,8 +48,8 @@ class ScanStore(enum.StrEnum):
 
 def scan(
     name: TableArgument,
-    columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only matching rows.")] = None,
+    columns: ColumnsOption = None,
+    where: WhereOption = None,
     store: Annotated[
         ScanStore,
         typer.Option("--store", help="Keyed tables: merged rows (one per key), the base store, or the change store."),
@@ -70,11 +74,12 @@ def scan(
     from pyarctic.tables import open_table
 
     require_at_most_one(snapshot=snapshot, ref=ref, as_of=as_of)
-    names = None if columns is None else [part.strip() for part in columns.split(",") if part.strip()]
     timestamp = None if as_of is None else parse_timestamp(as_of)
     with spinner(f"planning the scan of {name}"):
         table = open_table(name)
-        row_scan = table.scan(columns=names, where=where, snapshot_id=snapshot, ref=ref, as_of=timestamp, store=store.value)
+        row_scan = table.scan(
+            columns=_split_names(columns), where=where, snapshot_id=snapshot, ref=ref, as_of=timestamp, store=store.value
+        )
     resolved_format = resolve_format(output_format, as_json)
     if count:
         with spinner(f"counting the rows of {name}"):
@@ -93,6 +98,11 @@ def changes(
     since: Annotated[
         int | None, typer.Option("--since", metavar="SNAPSHOT", help="Only changes after this snapshot of the change store.")
     ] = None,
+    until: Annotated[
+        int | None, typer.Option("--until", metavar="SNAPSHOT", help="Only changes up to this snapshot of the change store.")
+    ] = None,
+    columns: ColumnsOption = None,
+    where: WhereOption = None,
     limit: LimitOption = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
@@ -102,20 +112,24 @@ def changes(
 
     \b
     Example:
-      arctic table changes demo.shop.orders --limit 10
+      arctic table changes demo.shop.orders --where "_change_action = 'DELETE'" --limit 10
 
     These are the rows inserted and deleted since the change store was last cleaned. `table snapshots --store change`
-    lists the snapshots for --since.
+    lists the snapshots for --since and --until.
     """
     from pyarctic.tables import open_table
 
     with spinner(f"reading {name}"):
-        change_scan = open_table(name).changes(since=since)
-    columns = {column.name: column for column in _data_columns(change_scan.schema)}
+        change_scan = open_table(name).changes(since=since, until=until, columns=_split_names(columns), where=where)
+    shown = {column.name: column for column in _data_columns(change_scan.schema)}
     # The kind of change comes first: people read from the left.
-    metadata_columns = [replace(columns.pop(name), priority=0) for name in CHANGE_METADATA_COLUMNS]
-    frame = Frame(columns=(*metadata_columns, *columns.values()), rows=_rows(change_scan), noun="changes")
+    metadata_columns = [replace(shown.pop(name), priority=0) for name in CHANGE_METADATA_COLUMNS if name in shown]
+    frame = Frame(columns=(*metadata_columns, *shown.values()), rows=_rows(change_scan), noun="changes")
     emit(frame, output_format=resolve_format(output_format, as_json), wide=wide, absolute=True, limit=limit)
+
+
+def _split_names(columns: str | None) -> list[str] | None:
+    return None if columns is None else [part.strip() for part in columns.split(",") if part.strip()]
 
 
 def parse_timestamp(text: str) -> datetime:

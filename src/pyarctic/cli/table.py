@@ -291,7 +291,7 @@ def rewrite_manifests(
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small manifests and sort them by partition. Data files are not changed.
+    """Merge small manifests and sort them by partition; of a keyed table those of both stores. Data files are not changed.
 
     \b
     Example:
@@ -301,10 +301,9 @@ def rewrite_manifests(
 
     with spinner("rewriting manifests"):
         report = open_table(name).rewrite_manifests(everything=everything, dry_run=dry_run).to_dict()
-    emit(
-        Frame(columns=REWRITE_COLUMNS, rows=[report], document=report), output_format=resolve_format(output_format, as_json)
-    )
-    if not report["rewritten"]:
+    stores = [report, report["change_store"]] if "change_store" in report else [report]
+    emit(Frame(columns=REWRITE_COLUMNS, rows=stores, document=report), output_format=resolve_format(output_format, as_json))
+    if not any(store["rewritten"] for store in stores):
         note("nothing to merge")
     elif dry_run:
         note("dry run: nothing was changed")

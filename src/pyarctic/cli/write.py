@@ -79,6 +79,10 @@ def write(  # long: option declarations
     input_format: Annotated[
         InputFormat | None, typer.Option("--input-format", help="Format of the files (default: from the file names).")
     ] = None,
+    once: Annotated[
+        str | None,
+        typer.Option("--once", metavar="JOB:N", help="Step N of a job: nothing is written if the table has it already."),
+    ] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,11 +98,12 @@ def write(  # long: option declarations
     from pyarctic.tables import open_table
 
     resolved_format = resolve_format(output_format, as_json)
+    step = None if once is None else _parse_once(once)
     inputs = _open_inputs(paths, input_format)
     table = open_table(name)
     with _count_batches(table, inputs) as batches:
         snapshot_id = table.write(
-            batches, mode.value, across_partitions=across_partitions, replace=replace.value, where=where
+            batches, mode.value, across_partitions=across_partitions, replace=replace.value, where=where, once=step
         )
     row = {
         "table": name,
@@ -107,10 +112,20 @@ def write(  # long: option declarations
         "files": len(paths),
         "store": "change" if table.kind == "keyed" and mode is not Mode.OVERWRITE else "base",
         "snapshot_id": None if snapshot_id is None else str(snapshot_id),
+        "done_before": step is not None and snapshot_id is None,
     }
     emit(Frame(columns=WRITE_COLUMNS, rows=[row], document=row), output_format=resolved_format)
-    if snapshot_id is None:
+    if step is not None and snapshot_id is None:
+        note(f"step {step[1]} of job {step[0]} was written before: nothing was changed")
+    elif snapshot_id is None:
         note("no rows to write: nothing was changed")
+
+
+def _parse_once(text: str) -> tuple[str, int]:
+    job, _, number = text.rpartition(":")
+    if not job or not number.isdecimal():
+        raise UsageError(f"{text!r} is not a step of a job", hint="write it as JOB:NUMBER, for example my-job:42")
+    return job, int(number)
 
 
 def _open_inputs(paths: Sequence[str], input_format: InputFormat | None) -> list[InputFile]:

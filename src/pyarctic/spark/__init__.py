@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyarctic._lazy import lazy_exports
+from pyarctic._pandas import show_pandas
 
 if TYPE_CHECKING:
     from pyarctic.spark.creating import create_table
@@ -42,6 +43,8 @@ __all__ = [
     "write",
     "write_stream",
 ]
+
+show_pandas()  # the command line hides it until here
 
 # Spark's daemon is part of this package and must never import Polars, which most of these modules need (see daemon.py).
 __getattr__ = lazy_exports(

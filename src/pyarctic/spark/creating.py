@@ -19,6 +19,10 @@ def create_table(
     primary_key: Sequence[str] = (),
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
+    *,
+    format: str = "mixed-iceberg",  # noqa: A002
+    format_version: int | None = None,
+    if_not_exists: bool = False,
 ) -> tables.Table:
     """Create a table for rows with a Spark schema.
 
@@ -28,4 +32,13 @@ def create_table(
     """
     if not hasattr(schema, "fields"):
         raise UsageError("the schema is not a Spark schema", hint="Pass df.schema, or a StructType.", table=name)
-    return tables.create_table(name, arrow_schema(schema), primary_key, partition_by, properties)
+    return tables.create_table(
+        name,
+        arrow_schema(schema),
+        primary_key,
+        partition_by,
+        properties,
+        format=format,
+        format_version=format_version,
+        if_not_exists=if_not_exists,
+    )

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyarctic._version import __version__
-from pyarctic.iceberg import remove_quietly
+from pyarctic.errors import Unavailable
+from pyarctic.iceberg import remove_quietly, storage_properties
 from pyarctic.optimizing.execute import MAX_ATTEMPTS, POLL_SECONDS, Storage, remove_attempt_files
 from pyarctic.optimizing.protocol import Job, Progress, ProgressListener, Task, TaskFailure, TaskOutcome, TaskResult
 from pyarctic.spark.executors import check_version, prepare_executors, task_slots
@@ -43,6 +44,17 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, workers: int | None = None) -> None:
         self._spark = spark
         self._workers = workers or task_slots(spark)
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks are executed at the same time."""
+        return self._workers
+
+    @property
+    def attempts(self) -> list[int]:
+        """The numbers that attempts at a task may have, unless it is divided by key ranges."""
+        firsts = range(0, MAX_ATTEMPTS * _ATTEMPTS_PER_SUBMISSION, _ATTEMPTS_PER_SUBMISSION)
+        return [first + number for first in firsts for number in range(_max_failures(self._spark) + 1)]
 
     def run(
         self, job: Job, io: Storage, tasks: Sequence[Task], listen: ProgressListener
@@ -76,7 +88,7 @@ class _TaskRunner:
         self._io = io
         self._text = json.dumps(job.to_json())
         self._stale_attempts: list[tuple[Task, int]] = []
-        self._max_failures = int(spark.conf.get("spark.task.maxFailures", None) or 4)
+        self._max_failures = _max_failures(spark)
         self._speculates = str(spark.conf.get("spark.speculation", "false")).lower() == "true"
         self._shuffle = RangeShuffle(spark, job, io, speculates=self._speculates)
         self._is_stopped = False
@@ -123,6 +135,8 @@ class _TaskRunner:
         except ShuffleFailed as failure:
             self._stale_attempts += [(task, number) for number in failure.stale_attempts]
             return _spark_failure(task, first_attempt, failure.__cause__ or failure)
+        except Unavailable as error:
+            return TaskFailure.of(task.id, first_attempt, error)
         except Exception as error:  # noqa: BLE001  # raised while sampling
             return _spark_failure(task, first_attempt, error)
         self._stale_attempts += [(task, number) for number in result.stale_attempts]
@@ -134,9 +148,11 @@ class _TaskRunner:
         return outcome
 
     def _submit(self, task: Task, first_attempt: int) -> TaskOutcome:
-        run = task_function(self._text, dict(self._io.properties), json.dumps(task.to_json()), first_attempt)
         try:
+            run = task_function(self._text, storage_properties(self._io), json.dumps(task.to_json()), first_attempt)
             answer = self._spark.range(0, 1, 1, 1).mapInArrow(run, "answer string").collect()[0]["answer"]
+        except Unavailable as error:
+            return TaskFailure.of(task.id, first_attempt, error)
         except Exception as error:  # noqa: BLE001  # PySpark, Py4J and gRPC have different ones
             return _spark_failure(task, first_attempt, error)
         message = json.loads(answer)
@@ -191,8 +207,8 @@ def task_function(
     return run
 
 
-_job_contexts: dict[str, Any] = {}
-"""The job that this Python worker worked on last, by its id."""
+_job_contexts: dict[tuple[str, str], Any] = {}
+"""The job that this Python worker worked on last, by its id and the storage, whose credentials are renewed."""
 
 
 def run_task(job: str, io_properties: dict[str, str], task: str, attempt: int, version: str) -> str:
@@ -209,10 +225,15 @@ def _execute(job: dict[str, Any], io_properties: dict[str, str], task: Task, att
     from pyarctic.optimizing.execute.kernel import JobContext, execute
 
     check_version(version)
-    if job["id"] not in _job_contexts:
+    key = (job["id"], json.dumps(io_properties, sort_keys=True))
+    if key not in _job_contexts:
         _job_contexts.clear()
-        _job_contexts[job["id"]] = JobContext.open(job, io_properties)
-    return execute(_job_contexts[job["id"]], task, attempt=attempt)
+        _job_contexts[key] = JobContext.open(job, io_properties)
+    return execute(_job_contexts[key], task, attempt=attempt)
+
+
+def _max_failures(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.task.maxFailures", None) or 4)
 
 
 def _spark_failure(task: Task, attempt: int, error: BaseException) -> TaskFailure:

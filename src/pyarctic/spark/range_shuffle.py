@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyarctic.iceberg import remove_quietly
+from pyarctic.iceberg import remove_quietly, storage_properties
 from pyarctic.optimizing.execute import Storage
 from pyarctic.optimizing.execute.kernel import (
     JobContext,
@@ -85,7 +85,7 @@ class RangeShuffle:
     def run(self, task: Task, attempt: int) -> ShuffleResult:
         """Sample, read, sort and write. Raises errors of Spark before the shuffle, and `ShuffleFailed` after its start."""
         work = _ShuffleWork(
-            job=self._text, io_properties=dict(self._io.properties), task=json.dumps(task.to_json()), attempt=attempt
+            job=self._text, io_properties=storage_properties(self._io), task=json.dumps(task.to_json()), attempt=attempt
         )
         samples = self._files(task).mapInArrow(executor_function(work, sample_files), _SAMPLE_COLUMNS).collect()
         for sample in samples:

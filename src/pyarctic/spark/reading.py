@@ -5,7 +5,9 @@ A frame shows the table as it was when the frame was created, even if Spark read
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -32,7 +34,11 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+_NO_FILESYSTEM = ("No FileSystem for scheme", "FileSystem not found")
+"""How Hadoop says that nothing is configured for a scheme, or that its class is missing."""
 _FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LISTING_TASKS_PER_SLOT = 2
 
 
 def read(
@@ -54,11 +60,32 @@ def read(
     """
     scan = open_table(name).scan(columns, where, snapshot_id, ref, as_of, store=store)
     uses_spark_reader = str(spark.conf.get(OWN_READER, "true")).lower() != "false"
-    plan = plan_splits(scan, SplitSizes(readers=task_slots(spark)), allow_plain=uses_spark_reader)  # type: ignore[arg-type]
-    parts = [*_read_plain_files(spark, plan), *_read_splits(spark, plan)]
+    sizes = SplitSizes(readers=task_slots(spark))
+    plan = plan_splits(scan, sizes, allow_plain=uses_spark_reader)  # type: ignore[arg-type]
+    try:
+        plain = list(_read_plain_files(spark, plan))
+    except Exception as failure:  # its type depends on the kind of session
+        if not any(text in str(failure) for text in _NO_FILESYSTEM):
+            raise
+        _warn_of_own_reader(plan.plain_files[0])
+        plan, plain = plan_splits(scan, sizes, allow_plain=False), []  # type: ignore[arg-type]
+    parts = [*plain, *_read_splits(spark, plan)]
     if not parts:
         return spark.createDataFrame([], spark_schema(plan.schema))
     return reduce(lambda frame, other: frame.unionByName(other), parts)
+
+
+def _warn_of_own_reader(path: str) -> None:
+    from pyarctic.spark.registering import SessionAdvice
+
+    scheme = path.partition(":")[0]
+    warnings.warn(
+        f"Spark has no filesystem for {scheme}://, so PyArctic reads all files. To let Spark read files without deletes, "
+        f"add hadoop-aws to spark.jars.packages and set spark.hadoop.fs.{scheme}.impl and the keys of the storage; "
+        f"{OWN_READER}=false turns this message off.",
+        SessionAdvice,
+        stacklevel=3,
+    )
 
 
 def view(spark: SparkSession, name: str, view_name: str | None = None, **options: object) -> str:
@@ -81,13 +108,25 @@ def _read_plain_files(spark: SparkSession, plan: ReadPlan) -> Iterator[DataFrame
 
     spark.conf.set(_FIELD_IDS, "true")  # for schemas with field ids; others are still read by name
     schema, names = schema_with_ids(plan.plain_schema, own_names=plan.names_are_stable)
-    frame = spark.read.schema(schema).options(**_READER_OPTIONS).parquet(*plan.plain_files)
+    with _few_listing_tasks(spark):
+        frame = spark.read.schema(schema).options(**_READER_OPTIONS).parquet(*plan.plain_files)
     types = dict(frame.dtypes)
     columns = {name: _prevent_skipping(F.col(quote_name(read_as)), types[read_as]) for name, read_as in names.items()}
     frame = frame.select([column.alias(name, metadata={}) for name, column in columns.items()])
     if plan.condition is not None:
         frame = frame.where(plan.condition)
     yield frame.select([quote_name(name) for name in plan.schema.names])
+
+
+@contextmanager
+def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
+    """Spark looks up the sizes of more than 32 files in a job with one task for each of them."""
+    before = spark.conf.get(_LISTING_TASKS, None)
+    spark.conf.set(_LISTING_TASKS, str(_LISTING_TASKS_PER_SLOT * task_slots(spark)))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_LISTING_TASKS) if before is None else spark.conf.set(_LISTING_TASKS, before)
 
 
 def _prevent_skipping(column: Column, type_: str) -> Column:

@@ -18,7 +18,16 @@ from pyarctic.spark.reading import read
 from pyarctic.spark.schemas import arrow_schema, quote_name, spark_schema
 from pyarctic.spark.shipping import is_remote
 from pyarctic.tables import Table, open_table
-from pyarctic.tables.write import IS_OLD, CommitNote, DistributedWriter, PreparedWrite, WriterAssignment, WriterResult
+from pyarctic.tables.write import (
+    IS_OLD,
+    CommitNote,
+    DistributedWriter,
+    PreparedWrite,
+    WriterAssignment,
+    WriterResult,
+    parse_step,
+    write_once,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,6 +49,7 @@ def write(
     across_partitions: bool = False,
     replace: str = "table",
     where: str | None = None,
+    once: tuple[str, int] | None = None,
 ) -> int | None:
     """Write a DataFrame in one commit and return the snapshot id, or None if there was nothing to write.
 
@@ -54,12 +64,20 @@ def write(
         across_partitions: upsert and delete: also affect rows with the same keys in other partitions.
         replace: overwrite: "table" replaces all rows, "partitions" only the partitions that receive rows.
         where: overwrite: replaces the matching partitions.
+        once: a job and a number; nothing is written if the table has this step of the job or a later one.
     """
     with about(table=name):
         options = WriteOptions.of(mode, order_by, across_partitions, replace, where)
+        step = None if once is None else parse_step(once)
         if df.isStreaming:
             raise UsageError("the frame is a stream", hint="Use write_stream instead.")
-    return write_frame(df, open_table(name), options)
+    table = open_table(name)
+    if step is None:
+        return write_frame(df, table, options)
+    with about(table=name):
+        prepared = check_frame(df, table, options)
+        job = _WriteJob(df.sparkSession, table, prepared, options)
+        return write_once(table, prepared, step, lambda note: job.run(df, note))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +189,7 @@ class _WriteJob:
         assignment = WriterAssignment.of(self._prepared.view, task_slots(self._spark))
         if not assignment.columns:
             return rows
-        numbered = rows.withColumn(_WRITER, _writer_number(assignment))
+        numbered = rows.withColumn(_WRITER, _writer_number(assignment, rows.columns))
         if not assignment.keys:
             return numbered.hint("rebalance", _WRITER).drop(_WRITER)
         if str(self._spark.conf.get(_ADAPTIVE, "true")).lower() == "true":
@@ -223,8 +241,9 @@ def _persisted(df: DataFrame, is_read_twice: bool) -> Iterator[DataFrame]:
         persisted.unpersist()
 
 
-def _writer_number(assignment: WriterAssignment) -> Column:
-    """A column with the number of the writer of each row. Only the columns it needs are sent to Python."""
+def _writer_number(assignment: WriterAssignment, given: Sequence[str]) -> Column:
+    """A column with the number of the writer of each row. Only the columns it needs are sent to Python; those that the rows
+    lack are null."""
     import pickle
 
     from pyspark.sql import functions as F  # noqa: N812
@@ -241,7 +260,8 @@ def _writer_number(assignment: WriterAssignment) -> Column:
 
     numbers.__annotations__ = {}
     function: Any = arrow_udf(numbers, "int")  # type: ignore[call-overload]
-    return function(*[F.col(quote_name(name)) for name in assignment.columns])  # type: ignore[no-any-return]
+    columns = [F.col(quote_name(name)) if name in given else F.lit(None).cast("string") for name in assignment.columns]
+    return function(*columns)  # type: ignore[no-any-return]
 
 
 def write_rows(writer: DistributedWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -83,7 +83,9 @@ def render_explanation(explanation: Explanation, max_rows: int) -> Iterator[Sect
         yield Section(title="Tree", frame=Frame(columns=TREE_COLUMNS, rows=map(_node_row, explanation.tree[:last])))
     yield _tasks_section(explanation.tasks[:last], is_keyed=bool(explanation.tree))
     yield facts_section("Expected", _expected_facts(explanation))
-    yield facts_section("Waiting", ((partition_label(row.partition), row.waits) for row in due if row.waits))
+    yield facts_section(
+        "Waiting", ((partition_label(row.partition), row.waits) for row in explanation.partitions if row.waits)
+    )
     notes = [{"note": text} for text in explanation.notes]
     yield Section(title="Notes", plain=True, frame=Frame(columns=NOTE_COLUMNS, rows=notes))
 
@@ -161,7 +163,8 @@ def _summarize(explanation: Explanation) -> str:
         return f"{format_count(count)} task{'' if count == 1 else 's'}"
     if explanation.expected.get("dangling_delete_files"):
         return "only dangling deletes would be removed"
-    return "nothing can be done" if any(row.kind for row in explanation.partitions) else "nothing to do"
+    is_waiting = explanation.waiting_changes is not None or any(row.kind for row in explanation.partitions)
+    return "nothing can be done" if is_waiting else "nothing to do"
 
 
 def _rule_row(rule: RuleRow) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def _expected_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if figures.get("data_files_in") or figures.get("change_files_in"):
         yield (
             "Data files",
-            f"{format_count(figures['data_files_in'])} → about {format_count(figures['data_files_out'])}",
+            f"{format_count(figures['data_files_in'])} → {explanation.format_files_out()}",
         )
         yield "Data", f"{format_bytes(figures['read_bytes'])} → about {format_bytes(figures['written_bytes'])}"
         yield "Rows", f"about {format_count(figures['rows_out'])} written"
@@ -233,5 +236,7 @@ def _expected_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
             "Converted",
             f"equality deletes of {format_count(figures['data_files_converted'])} data files to position deletes",
         )
+    if figures.get("commits"):
+        yield "Commits", format_count(figures["commits"])
     if figures.get("dangling_delete_files"):
         yield "Removed", f"{format_count(figures['dangling_delete_files'])} dangling delete files"

@@ -38,10 +38,11 @@ def watch_progress(table: str) -> Iterator[LineWatcher]:
 
 
 def make_waits_interruptible() -> None:
-    """Let Ctrl-C interrupt waits at once. Importing Polars makes the system restart interrupted waits instead."""
+    """Let Ctrl-C and SIGTERM interrupt waits at once. Importing Polars makes the system restart interrupted waits."""
     import pyarctic.optimizing  # noqa: F401  # loads Polars
 
-    signal.siginterrupt(signal.SIGINT, True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.siginterrupt(number, True)
 
 
 class LineWatcher:

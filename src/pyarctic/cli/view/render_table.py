@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 GAP = 3
-STATES = {"ok": ("✓", "+", "green"), "warn": ("!", "!", "yellow"), "fault": ("✗", "x", "bold red")}
+STATES = {
+    "ok": ("✓", "+", "green"),
+    "warn": ("!", "!", "yellow"),
+    "fault": ("✗", "x", "bold red"),
+    "note": ("·", "-", ""),
+    "warning": ("!", "!", "yellow"),
+    "damage": ("✗", "x", "bold red"),
+}
 """The glyph, the ASCII glyph and the color of each state."""
 
 

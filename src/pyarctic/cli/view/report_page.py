@@ -58,14 +58,26 @@ def render_report(report: Report, failed: Sequence[str]) -> Iterator[Section]:
 
 
 def closing_notes(report: Report) -> Iterator[str]:
-    """Yield closing notes: partitions held back or left out, tasks dropped or failed."""
+    """Yield closing notes: partitions held back or left out, commits rolled back, manifests merged, files removed, tasks
+    dropped or failed."""
     if report.held_back:
         partitions = ", ".join(partition_label(path) for path in report.held_back[:_MAX_PARTITIONS_NAMED])
         more = len(report.held_back) - _MAX_PARTITIONS_NAMED
         text = f"{_format_quantity(len(report.held_back), 'partition')} held back for concurrent writers: {partitions}"
         yield text + (f" and {more:,} more" if more > 0 else "")
+    if report.rolled_back:
+        commits = _format_quantity(len(report.rolled_back), "commit")
+        yield f"{commits} rolled back in favour of another writer; optimize again"
+    if report.change_manifests_merged:
+        yield f"{_format_quantity(report.change_manifests_merged, 'manifest')} of the change store merged"
+    if report.leftovers_removed:
+        yield f"{_format_quantity(report.leftovers_removed, 'file')} of killed processes removed"
     if report.left_out:
         yield f"{_format_quantity(report.left_out, 'partition')} left for the next process"
+    if report.foreign_files:
+        yield f"{_format_quantity(report.foreign_files, 'file')} of Base written by another engine"
+    if report.waiting_changes:
+        yield str(report.waiting_changes)
     if report.tasks_dropped:
         yield f"{_format_quantity(report.tasks_dropped, 'task')} dropped: others replaced or still need their files"
     if report.failures:
@@ -91,9 +103,7 @@ def _header_facts(report: Report) -> Iterator[tuple[str, str]]:
     if not report.changed:
         yield "Health", format_health(report.health_before)
     if report.tasks_planned:
-        # A process that plans again commits more tasks than it planned at first.
-        planned = f" of {format_count(report.tasks_planned)}" if report.tasks_committed <= report.tasks_planned else ""
-        parts = [f"{format_count(report.tasks_committed)}{planned} committed"]
+        parts = [f"{format_count(report.tasks_committed)} of {format_count(report.tasks_planned)} committed"]
         parts += [f"{report.tasks_dropped:,} dropped"] if report.tasks_dropped else []
         parts += [f"{len(report.failures):,} failed"] if report.failures else []
         yield "Tasks", ", ".join(parts)
@@ -114,7 +124,7 @@ def _header_facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def _outcome(report: Report) -> str:
     if not report.tasks_planned and not report.changed:
-        return "nothing possible now" if report.held_back else "nothing to do"
+        return "nothing possible now" if report.held_back or report.waiting_changes else "nothing to do"
     how = f"{', '.join(report.kinds) or 'dangling deletes'} on engine {report.engine}"
     if not report.changed:
         return f"not changed: {how}"
@@ -151,6 +161,7 @@ def _prediction_rows(report: Report) -> Iterator[dict[str, Any]]:
         ("Rows written", "rows_out", added.rows, format_count),
     ):
         yield {"what": label, "predicted": format_value(predicted[key]), "actual": format_value(actual)}
+    yield {"what": "Commits", "predicted": predicted["commits"], "actual": len(report.snapshot_ids)}
 
 
 def _format_seconds(seconds: float) -> str:
