@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -41,14 +41,6 @@ _PARTS = 4
 
 class Interrupted(Exception):
     """Something unexpected."""
-
-
-@pytest.fixture(autouse=True)
-def heeded_interrupts() -> Iterator[None]:
-    """Shells start background jobs with SIGINT ignored, and Python leaves it so."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c() -> None:

@@ -26,6 +26,7 @@ from pyarctic.tables import KeyedTable, Table, remove_outputs
 from tests.support import changes
 from tests.support.integrity import local, missing
 from tests.support.keyed_tables import CITIES, cities, made, opened
+from tests.support.metadata_files import edited, without_last_snapshot
 from tests.support.optimizing import InProcessEngine
 
 _SCHEMA = pa.schema([("id", pa.int64())])
@@ -68,6 +69,33 @@ def test_a_request_without_answer_may_be_accepted_after_later_ones_were_refused(
             optimize()
     assert len(requests) > 1
     accept(*requests[0])
+    table = pyarctic.table("lake.db.native")
+    assert missing(table._loaded) == []
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_a_request_without_answer_may_be_accepted_in_place_of_a_marked_snapshot(
+    lake: Catalog, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch has moved on, but the catalog drops what was committed, in favour of the request that comes late."""
+    fragmented()
+    accept: Commit = SqlCatalog.commit_table
+    requests: list[tuple[Any, ...]] = []
+
+    def lose_first(catalog: SqlCatalog, table: IcebergTable, requirements: Any, updates: Any) -> CommitTableResponse:
+        requests.append((catalog, table, requirements, updates))
+        if len(requests) > 1:
+            return accept(catalog, table, requirements, updates)
+        optimize()  # another process does the same
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", lose_first)
+        with pytest.raises(OutcomeUnknown):
+            optimize()
+    edited(pyarctic.table("lake.db.native")._loaded, without_last_snapshot)
+    catalog, _, requirements, updates = requests[0]
+    accept(catalog, catalog.load_table("db.native"), requirements, updates)
     table = pyarctic.table("lake.db.native")
     assert missing(table._loaded) == []
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]

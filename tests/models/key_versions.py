@@ -102,6 +102,8 @@ class Commit:
     snapshot_id: int
     sequence: int
     versions: tuple[Version, ...]
+    bases: int
+    """How many snapshots the base store had then."""
     columns: dict[str, str]
     """The table's columns then: what it was made with → name."""
 

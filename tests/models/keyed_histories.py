@@ -71,7 +71,7 @@ class Process:
         model = self._model
         steps = [model.insert, model.upsert, model.delete, model.cdc, model.overwrite, model.overwrite, model.foreign_change]
         steps += [model.foreign_base, model.foreign_delete, model.foreign_delete, model.change_buckets, model.evolve]
-        steps += [model.begin, model.finish, model.foreign_rewrite, self._optimize]
+        steps += [model.begin, model.finish, model.foreign_rewrite, model.rewrite_manifests, self._optimize]
         before, deletes = state(model), model.base_files(deletes=True)
         model.log.append("  meanwhile:")
         model.play(self._random.choice(steps))
@@ -130,6 +130,7 @@ def play(model: OptimizedKeyedModel) -> None:
     random = model.random
     steps = [model.insert, model.upsert, model.upsert, model.delete, model.cdc, model.cdc]
     steps += [model.upsert_across, model.delete_across, model.overwrite, model.evolve, model.change_buckets]
+    steps += [model.rewrite_manifests]
     if random.random() < 0.5:
         steps += [
             model.foreign_change,

@@ -7,11 +7,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
+from functools import reduce
+from itertools import count, product
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, Or
 from pyiceberg.types import IcebergType, LongType
 
 import pyarctic
@@ -126,8 +128,8 @@ class KeyedModel:
         """The rows of the table: now, or as of a commit to the change store."""
         if upto is None:
             return latest_rows(self.base, self.commits)
-        past = (state for state in reversed(self.bases) if max(state.merged.values(), default=0) <= upto.sequence)
-        return latest_rows(next(past), [commit for commit in self.commits if commit.sequence <= upto.sequence])
+        base = self.bases[upto.bases - 1]
+        return latest_rows(base, [commit for commit in self.commits if commit.sequence <= upto.sequence])
 
     def shown(self, rows: Iterable[Row], columns: dict[str, str] | None = None) -> Rows:
         """Rows as they are read."""
@@ -290,7 +292,8 @@ class KeyedModel:
             Version(place=place, order=(transaction or sequence, number, row is not None), row=row)
             for number, (place, row) in enumerate(key_changes)
         )
-        commit = Commit(snapshot_id=snapshot_id, sequence=sequence, versions=versions, columns=dict(self.columns))
+        columns, bases = dict(self.columns), len(self.bases)
+        commit = Commit(snapshot_id=snapshot_id, sequence=sequence, versions=versions, bases=bases, columns=columns)
         self.commits.append(commit)
         if self.in_order is not None:
             for place, row in key_changes:
@@ -387,6 +390,11 @@ class KeyedModel:
         self.log.append(f"buckets: {new}")
         for handle in self.handles:
             handle.refresh()
+
+    def rewrite_manifests(self) -> None:
+        """Merge the manifests of both stores; no row and no change is another one then."""
+        report = self.opened().rewrite_manifests()
+        self.log.append(f"manifests: {report.to_dict()}")
 
     def foreign_change(self) -> None:
         """Another engine appends rows to the change store as it would to any table."""
@@ -496,6 +504,20 @@ class KeyedModel:
         return out.files
 
     # Questions
+
+    def all_keys(self) -> list[Key]:
+        """Every key that a row may have."""
+        return list(product(*self._pools))
+
+    def key_of(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.keys)
+
+    def key_condition(self, keys: Sequence[Key]) -> BooleanExpression:
+        """Only rows with these keys."""
+        equal: Any = EqualTo  # its types do not declare positional arguments
+        conditions = [reduce(And, map(equal, self.keys, key)) for key in keys]
+        chosen: BooleanExpression = reduce(Or, conditions)
+        return chosen
 
     def condition(self) -> tuple[str, Callable[[Row], bool]]:
         """A condition as text, and what it means."""

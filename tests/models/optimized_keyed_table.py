@@ -19,6 +19,7 @@ from pyarctic.tables.keyed_table import KeyedTable
 from tests.models.key_versions import AFTER_ALL, BaseState, Place, Row
 from tests.models.keyed_table import KeyedModel, tuples
 from tests.support import changes
+from tests.support.amoro import sequences_for_amoro
 from tests.support.integrity import leftovers, local, missing, untrue_totals
 
 Step = Callable[[], None]
@@ -48,6 +49,7 @@ class OptimizedKeyedModel(KeyedModel):
             "self-optimizing.sort-on-rewrite": random.choice(["true", "false"]),
             "self-optimizing.share-insert-files": random.choice(["true", "false"]),
             "write.delete.granularity": random.choice(["file", "partition"]),
+            "commit.manifest.min-count-to-merge": str(random.choice([2, 3, 100])),
             "write.metadata.metrics.default": random.choice(["none", "truncate(2)", "truncate(16)", "full"]),
         }
         if random.random() < 0.4:
@@ -88,6 +90,7 @@ class OptimizedKeyedModel(KeyedModel):
         partitions = {version.place[0] for commit in self.commits for version in commit.versions}
         partitions |= {partition for partition, _ in self.base.rows} | set(self.base.merged)
         merged = table.merged_sequences()
+        assert sequences_for_amoro(table.view.metadata, table.view.io) == merged
         return {partition: merged.get(paths.path_of(spec_id, partition), 0) for partition in partitions}
 
     def check(self) -> None:

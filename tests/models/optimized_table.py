@@ -171,8 +171,11 @@ class OptimizedTable:
         add = self._equality(table, some, columns, everywhere=everywhere)
         self._commit(table, Change(start=changes.head(table), add=tuple(add)))
         self.moved_deletes = True
-        places = list(columns) if everywhere else [*columns, "spec_id", "partition"]
-        dead = listed.join(some, on=places, how="semi", nulls_equal=True)["id"].to_list()
+        specs = PartitionDecoder(table.metadata).unpartitioned_specs()
+        reaching_all = some if everywhere else some.filter(pl.col("spec_id").is_in(specs))
+        by_place = listed.join(some, on=[*columns, "spec_id", "partition"], how="semi", nulls_equal=True)
+        everywhere_else = listed.join(reaching_all, on=columns, how="semi", nulls_equal=True)
+        dead = pl.concat([by_place, everywhere_else])["id"].unique().to_list()
         self._kill(dead)
         self.log.append(f"equality delete by {columns}{' everywhere' if everywhere else ''}: {len(dead)} rows")
 

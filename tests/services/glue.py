@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.services.s3 import record_requests
 from tests.support.processes import HOST, running, wait_for
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def serve() -> None:
     _refuse_stale_updates(GlueResponse)
     server = ThreadedMotoServer(HOST, 0, verbose=False)
     server.start()
+    assert server._server is not None
+    server._server.app = record_requests(server._server.app)
     sys.stdout.write(f"{server.get_host_and_port()[1]}\n")
     sys.stdout.flush()
     sys.stdin.read()

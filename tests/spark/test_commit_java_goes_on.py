@@ -17,8 +17,8 @@ import pytest
 from pyiceberg.table import Table
 
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Rejected, commit
-from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestReader, ManifestRef
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR, ManifestReader
+from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestRef
 from pyarctic.iceberg.write import write_equality_deletes
 from tests.oracle.javaturns import JavaTurns
 from tests.oracle.session import Oracle

@@ -66,6 +66,27 @@ def test_java_reads_both_stores_and_adds_to_them(oracle: Oracle) -> None:
     assert told(oracle.rows(name)) == sorted([*((*row, None) for row in base[:-1]), (1, "x", "last", None)], key=str)
 
 
+def test_one_row_per_key_whatever_java_does_to_base(oracle: Oracle) -> None:
+    """Keys appended twice, and updates and deletes in both modes of Spark, when no changes are pending."""
+    share_catalog(oracle)
+    for mode in ("copy-on-write", "merge-on-read"):
+        name = f"{oracle.namespace()}.t"
+        properties = {f"write.{statement}.mode": mode for statement in ("update", "delete", "merge")}
+        properties["base.file-index.hash-bucket"] = "1"
+        table = pyarctic.create_table(f"{oracle.name}.{name}", SCHEMA, primary_key=["id"], properties=properties)
+        table.write(rows(*((key, "x", "load") for key in range(6))), mode="overwrite")
+        oracle.sql(f"insert into {name} values (1, 'x', 'java'), (9, 'x', 'java')")
+        oracle.sql(f"update {name} set v = 'updated' where id = 2")
+        oracle.sql(f"delete from {name} where id = 3")
+        oracle.sql(f"insert into {name} values (9, 'x', 'again')")
+        expected = [(0, "load"), (1, "java"), (2, "updated"), (4, "load"), (5, "load"), (9, "again")]
+        expected_rows = [(key, "x", value) for key, value in expected]
+        assert merged(table) == expected_rows
+        pyarctic.optimize(f"{oracle.name}.{name}")
+        oracle.sql(f"refresh table {name}")
+        assert merged(table) == told(oracle.rows(name)) == expected_rows
+
+
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), [None, "", "null", "a b", "ü/:~*+%=&'\"\\#?", "中文😀", "._-"]),
     "flag": (pa.bool_(), [None, True, False]),

@@ -111,7 +111,7 @@ def test_wrong_columns(lab: Lab) -> None:
     good = lab.frame(GOOD)
     for frame, word in (
         (good.drop("id"), "missing id"),
-        (good.drop("number"), "missing number"),
+        (good.drop("region"), "lack the partition column region"),
         (good.withColumnRenamed("number", "nmber"), "unknown nmber"),
         (good.withColumnRenamed("id", "ID"), "unknown ID"),
         (good.selectExpr("*", "1 as extra"), "unknown extra"),
@@ -303,8 +303,8 @@ def test_streams_that_cannot_start(lab: Lab, tmp_path: Path) -> None:
             arctic_spark.write_stream(rows, lab.keyed, mode, checkpoint=checkpoint)
     with lab.refuses(UsageError, lab.plain, "primary key"):
         arctic_spark.write_stream(rows, lab.plain, "upsert", checkpoint=checkpoint)
-    with lab.refuses(UsageError, lab.keyed, "missing number"):
-        arctic_spark.write_stream(rows.drop("number"), lab.keyed, "upsert", checkpoint=checkpoint)
+    with lab.refuses(UsageError, lab.keyed, "missing id"):
+        arctic_spark.write_stream(rows.drop("id"), lab.keyed, "upsert", checkpoint=checkpoint)
     with lab.refuses(UsageError, lab.keyed, "order_by", "at"):
         arctic_spark.write_stream(rows, lab.keyed, "upsert", ["at"], checkpoint)
     with lab.refuses(UsageError, lab.keyed, "trigger", "'soon'", hint="available-now"):

@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from requests import ConnectionError as ConnectionBroken
 
+import pyarctic
 from tests.oracle.session import Oracle
 from tests.services.catalogs import FreshCatalog, kinds
 from tests.services.faulty import FaultyProxy, lost, refused, repeated, reset
@@ -35,6 +36,27 @@ def test_spark_and_pyiceberg_share_a_table(oracle: Oracle, any_catalog: FreshCat
     oracle.sql(f"insert into {name}.{table} values (3)")
     assert sorted(oracle.sql(f"select id from {name}.{table}").toArrow()["id"].to_pylist()) == [1, 2, 3]
     assert sorted(ours.refresh().scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_native_table_is_optimized_on_executors(oracle: Oracle, any_catalog: FreshCatalog) -> None:
+    table = any_catalog.catalog.create_table(f"{any_catalog.namespace}.t", SCHEMA, properties={"format-version": "2"})
+    for number in range(3):
+        table.append(rows(number, number + 10))
+    pyarctic.catalog(any_catalog.name, **any_catalog.properties)
+    report = pyarctic.optimize(f"{any_catalog.name}.{any_catalog.namespace}.t", "full", oracle.spark)
+    assert (report.engine, report.failures, report.tasks_committed) == ("spark", (), 1)
+    assert len(table.refresh().inspect.data_files()) == 1
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2, 10, 11, 12]
+
+
+def test_a_keyed_table_is_optimized_on_executors(oracle: Oracle, any_catalog: FreshCatalog) -> None:
+    pyarctic.catalog(any_catalog.name, **any_catalog.properties)
+    table = pyarctic.create_table(f"{any_catalog.name}.{any_catalog.namespace}.t", rows().schema, ["id"])
+    table.write(rows(1, 2, 3), mode="upsert")
+    table.write(rows(2), mode="delete")
+    report = pyarctic.optimize(table.name, "full", oracle.spark)
+    assert (report.engine, report.failures, report.after.change_files) == ("spark", (), 0)
+    assert sorted(pyarctic.table(table.name).scan(store="base").to_arrow()["id"].to_pylist()) == [1, 3]
 
 
 @pytest.mark.parametrize("any_catalog", kinds("rest"), indirect=True)

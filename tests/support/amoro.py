@@ -14,13 +14,15 @@ from typing import Any
 
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Properties
 
 from pyarctic.config import TableName
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
+from pyarctic.iceberg.write import read_blob
 from pyarctic.tables import KeyedTable
 
 _FIXTURES = Path(__file__).parents[1] / "data" / "mixed-iceberg"
@@ -109,3 +111,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal) else value
+
+
+def sequences_for_amoro(metadata: TableMetadata, io: FileIO) -> dict[str, int]:
+    """The rule by which the Java engines of the format read them."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        if snapshot.summary is not None and "optimized-sequence.exist" in snapshot.summary.additional_properties:
+            (file,) = [file for file in metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
+            return dict(json.loads(read_blob(io, file.statistics_path, "optimized-sequence")))
+        snapshot = metadata.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+    partitions = json.loads(metadata.properties.get("table.partition-properties", "{}"))
+    return {path: int(values["max-txId"]) for path, values in partitions.items()}

@@ -14,8 +14,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.iceberg.commit import Change, ManifestRewrite
 from pyarctic.iceberg.manifest import FileList
-from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR
-from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, POSITION_DELETES, ManifestReader
+from pyarctic.iceberg.manifest.file_list import IS_DATA, IS_VECTOR, ManifestReader
+from pyarctic.iceberg.manifest.reader import EQUALITY_DELETES, POSITION_DELETES
 from tests.support.changes import rows
 
 _ROWS = pl.col("record_count")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.table import Table as IcebergTable
 
 import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
+from pyarctic.iceberg.write import NewFile
+from pyarctic.tables import Table
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.change_columns import FILE_OFFSET
 from pyarctic.tables.format.file_names import FileKind, parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.write.fanout import Fanout
-from tests.support.integrity import leftovers, missing, untrue_totals
+from tests.support.integrity import leftovers, local, missing, untrue_totals
 
 IDS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 CITIES = pa.schema([("id", pa.int64()), ("city", pa.string()), ("text", pa.string())])
@@ -75,6 +80,27 @@ def commit(
         (batch,) = data.to_batches()
         out.write(batch, out.locate(batch), {kind: pa.array(range(first, first + batch.num_rows))})
     store.commit(Change(start=store.view.snapshot_id, add=tuple(out.files)))
+
+
+def add_file(store: Table, data: pa.Table, name: str, partition: tuple[Any, ...] = ()) -> str:
+    """A file of this name, with the columns of the store by their ids, whatever is in them."""
+    fields = [*store.schema.fields, FILE_OFFSET]
+    ids = {field.name: str(field.field_id) for field in fields}
+    schema = pa.schema([f.with_metadata({"PARQUET:field_id": ids[f.name]}) for f in data.schema])
+    path = f"{store.location}/data/{name}.parquet"
+    Path(local(path)).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(data.cast(schema), local(path))
+    file = NewFile(
+        content=0,
+        path=path,
+        file_format="PARQUET",
+        spec_id=0,
+        partition=partition,
+        record_count=data.num_rows,
+        file_size_bytes=Path(local(path)).stat().st_size,
+    )
+    store.commit(Change(start=store.view.snapshot_id, add=(file,)))
+    return path
 
 
 def base_files() -> pl.DataFrame:

@@ -71,9 +71,12 @@ def observed(
     activity: pl.DataFrame | None = None,
     now: datetime = NOW,
     bounds: pl.DataFrame | None = None,
+    destinations: pl.DataFrame | None = None,
 ) -> Observation:
     metadata = metadata or table_metadata(properties)
-    known = pl.DataFrame([(SNAPSHOT, committed_at, False, False)], SNAPSHOT_TIMES.names(), orient="row").cast(SNAPSHOT_TIMES)
+    known = pl.DataFrame([(SNAPSHOT, committed_at, False, False, None)], SNAPSHOT_TIMES.names(), orient="row").cast(
+        SNAPSHOT_TIMES
+    )
     return Observation(
         table="c.d.t",
         metadata=metadata,
@@ -85,6 +88,7 @@ def observed(
         now=now,
         order=table_order(metadata, Settings.of(metadata.properties)),
         bounds=bounds,
+        destinations=destinations,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 import pyarrow as pa
 from pyiceberg.io import FileIO
 
+from pyarctic.iceberg import storage_properties
 from pyarctic.optimizing import KindChoice, Options, Report
 from pyarctic.optimizing.api import optimize_table
 from pyarctic.optimizing.execute.kernel import JobContext, execute
@@ -46,7 +47,7 @@ class InProcessEngine:
     def run(
         self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
     ) -> Generator[TaskOutcome, None, None]:
-        context = JobContext.open(json.loads(json.dumps(job.to_json())), dict(io.properties))
+        context = JobContext.open(json.loads(json.dumps(job.to_json())), storage_properties(io))
         for number, task in enumerate(tasks, start=1):
             divides = self._divides and task.ranges > 1
             outcome = self._execute_ranges(context, task) if divides else self._execute(context, task, listen)

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+import pyarctic
+from pyarctic.tables.keyed_table import KeyedTable
 from tests.integration.cli.test_cli_optimize import Keyboard
 from tests.support.cli_library import Arctic, Ran
 from tests.support.cli_orders import new_catalog
@@ -68,6 +70,64 @@ def test_created(arctic: Arctic, lake: SqlCatalog) -> None:
     assert lake.table_exists("shop.orders_change_")
     assert arctic("table", "ls", "--json").json == [{"name": NAME}]
     assert arctic(*KEYED).code == 4
+
+
+def test_created_as_an_iceberg_table(arctic: Arctic, lake: SqlCatalog) -> None:
+    native = ("table", "create", NAME, *COLUMNS, "--table-format", "iceberg", "--format-version")
+    made = done(arctic(*native, "3", "--json")).json
+    assert (made["kind"], made["format_version"], made["primary_key"]) == ("native", 3, [])
+    for words, code, fault in (
+        ([*native, "4"], 2, "format version 4"),
+        ([*native, "3", "--key", "id"], 2, "primary key"),
+        ([*native, "3"], 4, f"table {NAME} exists already"),
+        ([*native, "1", "--if-not-exists"], 4, "its format version is 3"),
+        ([*KEYED, "--if-not-exists"], 4, "it is native, not keyed"),
+        (["table", "create", NAME, *COLUMNS, "--table-format", "delta"], 2, "delta"),
+    ):
+        ran = arctic(*words)
+        assert (ran.code, ran.out) == (code, "")
+        assert fault in ran.err
+    again = done(arctic(*native, "3", "--if-not-exists", "--json"))
+    assert again.json["uuid"] == made["uuid"]
+    assert "exists already: nothing was changed" in again.err
+
+
+def test_created_if_it_does_not_exist(arctic: Arctic, lake: SqlCatalog) -> None:
+    first = done(arctic(*KEYED, "--if-not-exists", "--json"))
+    second = done(arctic(*KEYED, "--if-not-exists", "--json"))
+    assert first.json["uuid"] == second.json["uuid"]
+    assert ("nothing was changed" in first.err, "nothing was changed" in second.err) == (False, True)
+    ran = arctic("table", "create", NAME, *COLUMNS, "--key", "city", "--if-not-exists")
+    assert ran.code == 4
+    assert "its primary key is id" in ran.err
+    assert "orders_change_" not in arctic(*KEYED).err
+
+
+def test_a_file_may_lack_optional_columns(arctic: Arctic, lake: SqlCatalog, tmp_path: Path) -> None:
+    done(arctic(*KEYED))
+    (tmp_path / "short.csv").write_text("id,city\n1,Oslo\n", encoding="utf-8")
+    done(arctic("table", "write", NAME, "short.csv", "--mode", "upsert"))
+    assert rows_of(arctic) == [(1, "Oslo", None)]
+    (tmp_path / "bare.csv").write_text("city\nOslo\n", encoding="utf-8")
+    ran = arctic("table", "write", NAME, "bare.csv")
+    assert ran.code == 2
+    assert "missing id" in ran.err
+
+
+def test_a_step_is_written_once(arctic: Arctic, lake: SqlCatalog, tmp_path: Path) -> None:
+    done(arctic(*KEYED))
+    (tmp_path / "rows.csv").write_text(ROWS, encoding="utf-8")
+    words = ("table", "write", NAME, "rows.csv", "--mode", "insert", "--json", "--once")
+    first = done(arctic(*words, "my-job:42"))
+    assert (first.json["done_before"], first.json["rows"]) == (False, 3)
+    again = done(arctic(*words, "my-job:42"))
+    assert (again.json["done_before"], again.json["rows"], again.json["snapshot_id"]) == (True, 0, None)
+    assert "step 42 of job my-job was written before" in again.err
+    assert done(arctic(*words, "my-job:43")).json["snapshot_id"] is not None
+    for text in ("my-job", "my-job:", ":4", "my-job:-1", "my job:1", "my-job:x"):
+        ran = arctic(*words, text)
+        assert (ran.code, ran.out) == (2, "")
+        assert "my-job" in ran.err
 
 
 def test_created_without_a_key(arctic: Arctic, lake: SqlCatalog) -> None:
@@ -139,6 +199,7 @@ def test_what_a_write_tells(orders: Arctic, tmp_path: Path) -> None:
         "files": 2,
         "store": "change",
         "snapshot_id": snapshot,
+        "done_before": False,
     }
     (tmp_path / "none.jsonl").write_text("", encoding="utf-8")
     nothing = done(orders("table", "write", NAME, "none.jsonl", "--json"))
@@ -201,6 +262,13 @@ def test_changes_go_from_table_to_table(orders: Arctic, tmp_path: Path) -> None:
     first = orders("table", "snapshots", NAME, "--store", "change", "--json").json[-1]["snapshot_id"]
     assert len(orders("table", "changes", NAME, "--since", first, "--json").json) == 3
     assert orders("table", "changes", NAME, "--since", "1").code == 1
+    assert len(orders("table", "changes", NAME, "--until", first, "--json").json) == 3
+    chosen = ("--where", "_change_action = 'DELETE' and id = 2", "--columns", "id,_change_action")
+    assert orders("table", "changes", NAME, *chosen, "--json").json == [{"_change_action": "DELETE", "id": 2}]
+    last = orders("table", "snapshots", NAME, "--store", "change", "--json").json[0]["snapshot_id"]
+    wrong = orders("table", "changes", NAME, "--since", last, "--until", first)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "is later than" in wrong.err
     (tmp_path / "cdc.csv").write_text(orders("table", "changes", NAME, "--format", "csv").out, encoding="utf-8")
     done(orders("table", "create", "demo.shop.copy", *COLUMNS, "--key", "id"))
     assert done(orders("table", "write", "demo.shop.copy", "cdc.csv", "--mode", "cdc", "--json")).json["rows"] == 6
@@ -255,7 +323,7 @@ def test_other_tables_have_no_changes(arctic: Arctic, lake: SqlCatalog, tmp_path
     [
         (["nope.csv"], 1, "nope.csv: no such file"),
         (["odd.txt"], 2, "what kind of file is it?"),
-        (["bad.csv"], 2, "columns do not fit the table: unknown town; missing city"),
+        (["bad.csv"], 2, "columns do not fit the table: unknown town"),
         (["bad.jsonl"], 2, "cannot be read as jsonl"),
         (["bad.parquet"], 2, "cannot be read as parquet"),
         (["type.csv"], 2, "cannot be read as csv"),
@@ -424,3 +492,21 @@ def test_a_merge_in_json(orders: Arctic) -> None:
     assert (told["removed"]["change_files"], told["removed"]["change_rows"]) == (6, 6)
     assert told["added"]["rows"] == 2
     assert (told["health_before"]["score"], told["health_after"]["score"]) == (20.0, 100.0)
+
+
+def test_changes_that_wait_for_a_transaction_are_shown(orders: Arctic) -> None:
+    done(orders("table", "optimize", NAME, "--kind", "minor"))
+    table = pyarctic.table(NAME)
+    assert isinstance(table, KeyedTable)
+    abandoned = table._begin()
+    done(orders("table", "write", NAME, "new.jsonl", "--mode", "upsert"))
+    ran = done(orders("table", "optimize", NAME, "--kind", "minor"))
+    assert "nothing possible now" in ran.out
+    assert f"wait for transaction {abandoned}, which was begun and is neither committed nor ended" in ran.err
+    ran = done(orders("table", "optimize", NAME, "--kind", "minor", "--json"))
+    assert ran.json["waiting_changes"]["transaction"] == abandoned
+    assert ran.json["health_before"]["score"] < 100
+    ran = done(orders("table", "explain", NAME, "--kind", "minor"))
+    assert "nothing can be done" in ran.out
+    assert f"transaction {abandoned}" in ran.out
+    assert done(orders("table", "explain", NAME, "--json")).json["waiting_changes"]["transaction"] == abandoned

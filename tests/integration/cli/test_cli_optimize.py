@@ -201,6 +201,9 @@ def test_partitions_with_writers_are_held_back(arctic: Arctic, lake: SqlCatalog)
     assert "1 partition held back for concurrent writers: city=Oslo" in ran.err
     ran = arctic("table", "optimize", NAME, "--ignore-writers", "--dry-run")
     assert ["merge", "minor", "city=Oslo"] in [line.split()[1:4] for line in ran.out.splitlines()]
+    ran = arctic("table", "explain", NAME, "--ignore-writers")
+    assert "Waiting" not in ran.out
+    assert ["merge", "minor", "city=Oslo"] in [line.split()[1:4] for line in ran.out.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,7 @@ def test_what_was_asked_is_passed_on(arctic: Arctic, monkeypatch: pytest.MonkeyP
 def test_an_interrupt_ends_the_run_and_its_workers(lake: SqlCatalog, tmp_path: Path) -> None:
     before = lake.load_table("shop.orders").metadata_location
     files = data_files(tmp_path)
-    command = [sys.executable, "-m", "pyarctic.cli", "table", "optimize", NAME]
+    command = [sys.executable, "-m", "pyarctic.cli", "table", "optimize", NAME, "--workers", "2"]
     # Of its own group, so that only the command itself is interrupted and not the tests.
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
     while not (workers := children(running.pid)) and running.poll() is None:

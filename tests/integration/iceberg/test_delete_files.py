@@ -114,7 +114,7 @@ def test_tiny_memory_gives_the_same_rows(lake: Lake, monkeypatch: pytest.MonkeyP
     read: list[int] = []
     original = deletefiles.read_equality_deletes
 
-    def counted(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
+    def counted(io: FileIO, keys: KeyColumns, files: pl.DataFrame) -> Iterator[Any]:
         read.append(files.height)
         return original(io, keys, files)
 
@@ -223,7 +223,9 @@ def test_positions_that_are_not_wanted_are_not_held(tmp_path: Path) -> None:
     path = position_file(tmp_path, [(name, position) for name in names for position in range(100)])
     deletes = FileDeletes(
         vector=None,
-        positions=pl.DataFrame({"file_path": path, "file_format": "PARQUET", "key_metadata_bytes": [None]}),
+        positions=pl.DataFrame(
+            {"file_path": path, "file_format": "PARQUET", "file_size_bytes": None, "key_metadata_bytes": [None]}
+        ),
         equality=pl.DataFrame(),
     )
     wanted = PositionDeletes(PyArrowFileIO(), 1 << 20, names[10:12])

@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from pyarctic.errors import Damaged, NotFound
 from pyarctic.iceberg.manifest import FILE_SCHEMA, FileList, changed_files, snapshot_by_id
-from pyarctic.iceberg.manifest.reader import ManifestReader
+from pyarctic.iceberg.manifest.file_list import ManifestReader
 from tests.integration.iceberg.conftest import Lake, rows
 from tests.models.spec import SpecFile, SpecTable
 
@@ -185,3 +185,21 @@ def test_changed_files(lake: Lake, io: CountingIO) -> None:
     second = vectors_table.commit(*newer, removed=vectors[:1])
     metadata = lake.catalog.load_table("db.v").metadata
     assert changes(first, second) == {(newer[0].path, "added"), (vectors[0].path, "removed")}
+
+
+def test_a_saved_list_of_manifests_of_several_kinds(lake: Lake, tmp_path: Path) -> None:
+    """Manifests of data and of deletes are decoded apart, and stand in the list in turns."""
+    made = lake.make()
+    made.commit(made.data(rows(1)))
+    deletes = made.equality_deletes([{"id": 7}])
+    made.commit(deletes, operation="delete")
+    made.commit(made.data(rows(2)))
+    table = lake.catalog.load_table("db.t")
+    FileList.of(table.metadata, table.io, table.current_snapshot()).save(tmp_path / "list")
+    made.commit(made.data(rows(3)), removed=[deletes], operation="overwrite")
+    table = lake.catalog.load_table("db.t")
+    now = table.current_snapshot()
+    loaded = FileList.load(tmp_path / "list", table.metadata.table_uuid).at(table.io, now).frame()
+    read = FileList.of(table.metadata, table.io, now).frame()
+    assert loaded.sort("file_path").equals(read.sort("file_path"))
+    assert loaded.height == 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -19,9 +20,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from pyarctic.errors import Damaged, Unsupported
-from pyarctic.iceberg.manifest.file_list import FileList
+from pyarctic.iceberg.manifest.file_list import FileList, ManifestReader, read_metrics
 from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
-from pyarctic.iceberg.manifest.reader import FILE_SCHEMA, ManifestRef, read_manifest, read_metrics
+from pyarctic.iceberg.manifest.reader import FILE_SCHEMA, ManifestRef
 from tests.integration.iceberg.conftest import Lake, rows
 from tests.models.spec.avro_schemas import manifest_entry, optional
 from tests.models.spec.table import SpecTable, encode
@@ -71,7 +72,7 @@ def write(
 
 def test_first_version_has_no_sequence_numbers(tmp_path: Path) -> None:
     path = write(tmp_path, [entry("a", snapshot_id=5), entry("b", status=0, snapshot_id=4)], version=1)
-    frame = read_manifest(IO, ref(path, sequence_number=0))
+    frame = ManifestReader(IO).files(ref(path, sequence_number=0))
     assert frame.schema == FILE_SCHEMA
     assert frame["data_sequence_number"].to_list() == frame["file_sequence_number"].to_list() == [0, 0]
     assert frame["snapshot_id"].to_list() == [5, 4]
@@ -87,7 +88,7 @@ def test_added_entries_inherit_others_do_not(tmp_path: Path) -> None:
         entry("existing", status=0, sequence_number=2, file_sequence_number=2, snapshot_id=60),
         entry("deleted", status=2, sequence_number=2, file_sequence_number=2, snapshot_id=70),
     ]
-    frame = read_manifest(IO, ref(write(tmp_path, entries)))
+    frame = ManifestReader(IO).files(ref(write(tmp_path, entries)))
     columns = ["file_path", "data_sequence_number", "file_sequence_number", "snapshot_id"]
     assert frame.select(columns).rows() == [
         ("added", 7, 7, 70),
@@ -99,10 +100,10 @@ def test_added_entries_inherit_others_do_not(tmp_path: Path) -> None:
 def test_existing_entry_without_sequence_number_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [entry("a"), entry("b", status=0)])
     with pytest.raises(Damaged, match="without a sequence number") as caught:
-        read_manifest(IO, ref(path))
+        ManifestReader(IO).files(ref(path))
     assert caught.value.facts["file"] == path.as_uri()
     # In a manifest of the first version they are all zero.
-    assert read_manifest(IO, ref(path, sequence_number=0))["data_sequence_number"].to_list() == [0, 0]
+    assert ManifestReader(IO).files(ref(path, sequence_number=0))["data_sequence_number"].to_list() == [0, 0]
 
 
 def test_first_row_ids(tmp_path: Path) -> None:
@@ -114,9 +115,9 @@ def test_first_row_ids(tmp_path: Path) -> None:
         entry("c", record_count=1),
     ]
     path = write(tmp_path, entries, version=3)
-    frame = read_manifest(IO, ref(path, first_row_id=100))
+    frame = ManifestReader(IO).files(ref(path, first_row_id=100))
     assert frame["first_row_id"].to_list() == [100, 9000, 110, 117]
-    assert read_manifest(IO, ref(path))["first_row_id"].to_list() == [None] * 4
+    assert ManifestReader(IO).files(ref(path))["first_row_id"].to_list() == [None] * 4
 
 
 # -- fields and partitions -------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def test_fields_are_found_by_id(tmp_path: Path) -> None:
     data_file = {"kind": 1, "path": "a", "file_format": "PARQUET", "partition": {}, "rows": 3, "bytes": 4}
     path = tmp_path / "m.avro"
     path.write_bytes(encode(schema, [{"status": 1, "data_file": data_file}], "null", 16000, {}))
-    row = read_manifest(IO, ref(path, content=1)).row(0, named=True)
+    row = ManifestReader(IO).files(ref(path, content=1)).row(0, named=True)
     assert (row["content"], row["file_path"], row["record_count"], row["file_size_bytes"]) == (1, "a", 3, 4)
     assert row["equality_ids"] is row["referenced_data_file"] is row["sort_order_id"] is None
 
@@ -141,7 +142,7 @@ def test_avro_that_is_no_manifest(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "status", "type": "int"}]}
     path.write_bytes(encode(schema, [{"status": 1}], "null", 16000, {}))
     with pytest.raises(Damaged, match="not an Iceberg manifest"):
-        read_manifest(IO, ref(path))
+        ManifestReader(IO).files(ref(path))
 
 
 def fixed(name: str, size: int, **more: Any) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def table_metadata(type_: str) -> TableMetadataV2:
 @pytest.mark.parametrize(("type_", "avro", "values", "expected"), TYPES, ids=lambda v: v if isinstance(v, str) else "")
 def test_partition_types(tmp_path: Path, type_: str, avro: Any, values: list[Any], expected: list[Any]) -> None:
     entries = [entry(str(index), partition={"c": value}) for index, value in enumerate([*values, None, values[0]])]
-    frame = read_manifest(IO, ref(write(tmp_path, entries, partition=[optional("c", avro, 1000)])))
+    frame = ManifestReader(IO).files(ref(write(tmp_path, entries, partition=[optional("c", avro, 1000)])))
     keys = frame["partition"].to_list()
     decoder = PartitionDecoder(table_metadata(type_))
     assert [decoder.values(0, key)[0] for key in keys] == [*expected, None, expected[0]]
@@ -237,7 +238,7 @@ def test_partition_of_a_promoted_column_is_the_same(tmp_path: Path, old: Any, ne
     keys = []
     for avro, value in ((old, before), (new, after)):
         path = write(tmp_path, [entry("a", partition={"c": value})], partition=[optional("c", avro, 1000)])
-        keys.append(read_manifest(IO, ref(path))["partition"][0])
+        keys.append(ManifestReader(IO).files(ref(path))["partition"][0])
     assert keys[0] == keys[1]
 
 
@@ -245,9 +246,9 @@ def test_several_partition_fields(tmp_path: Path) -> None:
     fields = [optional("a", "string", 1000), optional("b", "int", 1001)]
     pairs = [("x", 1), ("x", None), (None, 1), (None, None), ("x,1", 1), ('x","1', None)]
     entries = [entry(str(i), partition={"a": a, "b": b}) for i, (a, b) in enumerate(pairs)]
-    frame = read_manifest(IO, ref(write(tmp_path, entries, partition=fields)))
+    frame = ManifestReader(IO).files(ref(write(tmp_path, entries, partition=fields)))
     assert frame["partition"].n_unique() == len(pairs)
-    unpartitioned = read_manifest(IO, ref(write(tmp_path, [entry("a")])))
+    unpartitioned = ManifestReader(IO).files(ref(write(tmp_path, [entry("a")])))
     assert unpartitioned["partition"].to_list() == ["[]"]
 
 
@@ -269,7 +270,7 @@ def test_referenced_file_is_told_by_equal_bounds(tmp_path: Path) -> None:
         entry("nothing", content=1),
         entry("equality", content=2, equality_ids=[1, 2], **bounds("d1", "d1")),
     ]
-    frame = read_manifest(IO, ref(write(tmp_path, entries), content=1))
+    frame = ManifestReader(IO).files(ref(write(tmp_path, entries), content=1))
     assert frame["referenced_data_file"].to_list() == ["d1", None, "d3", None, None]
     assert frame["equality_ids"].to_list() == [None, None, None, None, [1, 2]]
 
@@ -284,7 +285,7 @@ def test_metrics_of_chosen_columns(tmp_path: Path) -> None:
         "column_sizes": [{"key": 2, "value": 99}],
     }
     entries = [entry("a", **measured), entry("gone", status=2, **measured), entry("none")]
-    frame = read_metrics(IO, ref(write(tmp_path, entries)), [1, 2])
+    frame = read_metrics(IO, [ref(write(tmp_path, entries))], [1, 2])
     assert frame.to_dicts() == [
         {"file_path": "a", "content_offset": None,
          "lower_1": b"\x01", "upper_1": b"\x08", "nulls_1": None, "nans_1": None, "values_1": 10, "bytes_1": None,
@@ -297,7 +298,7 @@ def test_metrics_of_chosen_columns(tmp_path: Path) -> None:
 def test_encrypted_manifest_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [entry("a")])
     with pytest.raises(Unsupported, match="encrypted"):
-        read_manifest(IO, ref(path, key_metadata=b"key"))
+        ManifestReader(IO).files(ref(path, key_metadata=b"key"))
 
 
 def test_manifest_shorter_than_its_list_says(lake: Lake) -> None:
@@ -372,3 +373,66 @@ def test_every_version_through_a_manifest_list(lake: Lake) -> None:
     table.commit(renumbered)
     frame = lake.open().files(content="data")
     assert dict(frame.select("file_path", "first_row_id").iter_rows())["file:///other"] == 77
+
+
+# -- many manifests together -------------------------------------------------------------------------------------------
+
+
+def several(folder: Path) -> list[ManifestRef]:
+    """Manifests that are decoded together, with all kinds of entries, and some that are not."""
+    kept = {"snapshot_id": 5, "sequence_number": 3, "file_sequence_number": 2}
+    entries = [
+        [entry("a")],
+        [entry("b"), entry("gone", status=2, **kept), entry("c", status=0, **kept)],
+        [entry("d", status=0, **kept, first_row_id=1000), entry("e")],
+        [],
+        [entry("f"), entry("g")],
+    ]
+    refs = []
+    for number, some in enumerate(entries):
+        (folder / str(number)).mkdir()
+        counts = {f"{kind}_files": sum(e["status"] == status for e in some) for status, kind in enumerate(KINDS)}
+        facts = {"sequence_number": number, "added_snapshot_id": 70 + number, **counts}
+        path = write(folder / str(number), some, version=3)
+        refs.append(ref(path, first_row_id=None if number == 4 else number * 100, **facts))
+    for name in ("uncounted", "deletes", "other"):
+        (folder / name).mkdir()
+    refs.append(ref(write(folder / "uncounted", [entry("h")], version=3)))
+    refs.append(ref(write(folder / "deletes", [entry("i", content=1)], version=3), content=1, added_files=1))
+    refs.append(ref(write(folder / "other", [entry("j")]), added_files=1))
+    return refs
+
+
+KINDS = ("existing", "added", "deleted")
+
+
+def test_manifests_are_read_together_like_one_by_one(tmp_path: Path) -> None:
+    refs = several(tmp_path)
+    reader = ManifestReader(IO)
+    files = reader.files_of(refs)
+    for each in refs:
+        assert_frame_equal(reader.files(each), ManifestReader(IO).files(each))
+    assert [reader.files(each)["file_path"].to_list() for each in refs] == [
+        ["a"], ["b", "c"], ["d", "e"], [], ["f", "g"], ["h"], ["i"], ["j"]
+    ]  # fmt: skip
+    assert files["first_row_id"].to_list() == [0, 100, 110, 1000, 200, *[None] * 5]
+    assert files["data_sequence_number"].to_list() == [0, 1, 3, 3, 2, 4, 4, 7, 7, 7]
+    assert files["snapshot_id"].to_list() == [70, 71, 5, 5, 72, 74, 74, 70, 70, 70]
+    assert files["manifest_path"].to_list()[:3] == [refs[0].path, refs[1].path, refs[1].path]
+
+
+def test_few_manifests_are_decoded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs = several(tmp_path)
+    expected = ManifestReader(IO).files_of(refs)
+    monkeypatch.setattr("pyarctic.iceberg.manifest.reader._JOINED_BYTES", 100)
+    assert_frame_equal(ManifestReader(IO).files_of(refs), expected, check_row_order=False)
+
+
+def test_a_damaged_manifest_among_others_is_named(tmp_path: Path) -> None:
+    refs = several(tmp_path)
+    path = Path(refs[2].path.removeprefix("file://"))
+    schema = manifest_entry(3, [])
+    data = encode(schema, [entry("d"), entry("e")], "null", 16000, {})
+    path.write_bytes(data.replace(b"parquet", b"parq\xff\xff\xff"))
+    with pytest.raises(Damaged, match=refs[2].path):
+        ManifestReader(IO).files_of([refs[0], replace(refs[2], length=1), refs[4]])

@@ -34,6 +34,8 @@ def test_rows_stay_deleted(lake: Catalog, version: int, memory_bytes: int, granu
         "self-optimizing.target-size": "20000",
         "self-optimizing.fragment-size": "1",
         "write.delete.granularity": granularity,
+        # The last delete was made a moment ago.
+        "self-optimizing.writers-first.quiet-time": "1ms",
     }
     table = lake.create_table("db.t", SCHEMA, properties=properties)
     for number in range(FILES):

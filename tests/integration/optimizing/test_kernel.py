@@ -313,6 +313,7 @@ BROKEN = [
     ("footer", "damaged", False),
     ("footer", "damaged", True),
     ("pages", "damaged", False),
+    ("pages", "damaged", True),
     ("encrypted", "unsupported", False),
     ("encrypted", "unsupported", True),
 ]
@@ -332,18 +333,6 @@ def test_broken_inputs(
     assert failure.code == code, failure
     assert name in failure.detail
     assert not report.changed
-    assert on_disk(pyarctic.table("lake.db.t")._loaded) == before
-
-
-def test_broken_pages_are_copied_unless_verified(lake: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copying does not decode: what was damaged stays damaged. `verify` reads it, and tells."""
-    monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), 1))
-    table, name = damaged(lake, tmp_path / "t", "pages")
-    before = on_disk(table._loaded)
-    report = optimize_any(table, "full", verify=True)
-    (failure,) = report.failures
-    assert failure.code == "damaged"
-    assert name in failure.detail
     assert on_disk(pyarctic.table("lake.db.t")._loaded) == before
 
 

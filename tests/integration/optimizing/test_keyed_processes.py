@@ -84,6 +84,38 @@ def test_nothing_is_merged_beyond_an_open_transaction(lake: Catalog) -> None:
     assert read("base") == read() == {1: "b", 2: "early"}
 
 
+@pytest.mark.parametrize("kind", ["auto", *KINDS])
+def test_changes_that_wait_for_an_abandoned_transaction_are_reported(lake: Catalog, kind: KindChoice) -> None:
+    table = made(CITIES, ("city",))
+    table.write(cities((1, "Oslo", "a"), (2, "Rome", "a")))
+    optimize(opened(), "minor")
+    abandoned = table._begin()
+    table.write(cities((1, "Oslo", "b")))
+    report = optimize(opened(), kind)
+    assert not report.changed
+    assert report.health_before.score < 100, "readers have to merge them"
+    waiting = report.waiting_changes
+    assert waiting is not None
+    assert (waiting.transaction, waiting.change_files, waiting.partitions) == (abandoned, 1, 1)
+    assert waiting.until is not None
+    until = waiting.until.isoformat()[:16]
+    assert report.to_dict()["waiting_changes"]["transaction"] == abandoned
+    assert str(report.to_dict()["waiting_changes"]["until"]).startswith(until)
+    assert "nothing can be done now" in str(report)
+    assert f"changes wait for transaction {abandoned}" in str(report)
+    explained = explain_table(opened(), Options(kind=kind))
+    assert explained.waiting_changes == waiting
+    assert explained.health == report.health_before
+    assert explained.to_dict()["waiting_changes"]["change_files"] == 1
+    assert f"wait for transaction {abandoned}" in str(explained)
+    assert {row.partition: bool(row.waits) for row in explained.partitions} == {"city=Oslo": True, "city=Rome": False}
+    opened()._end([abandoned])
+    report = optimize(opened(), "minor")
+    assert report.changed
+    assert report.waiting_changes is None
+    assert report.health_after.score == 100
+
+
 def test_changes_wait_for_older_transactions_that_came_after_an_open_one(lake: Catalog) -> None:
     table = made()
     first = table._begin()
@@ -502,6 +534,7 @@ def test_row_groups_of_large_inserts_are_copied_without_their_offsets(lake: Cata
 @pytest.mark.parametrize("fault", ["corrupt", "missing"])
 def test_a_lost_list_of_what_was_merged_stops_optimizing(lake: Catalog, fault: str) -> None:
     table = made()
+    table.set({"arctic.merged-sequences.storage": "statistics"})
     table.write(rows(_1="a"))
     optimize(opened(), "minor")
     table.write(rows(_2="b"))

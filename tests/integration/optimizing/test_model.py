@@ -165,7 +165,7 @@ def test_optimizing_equals_model(version: int, lake: Lake, seed: int, monkeypatc
     catalog, numbers = lake
     table = OptimizedTable(catalog, f"n.t{next(numbers)}", Random(seed))
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))
-    monkeypatch.setattr(commits, "_COMMIT_TASKS", table.random.choice([1, 2, 64]))
+    monkeypatch.setattr(commits, "COMMIT_TASKS", table.random.choice([1, 2, 64]))
     try:
         play(table, version)
     finally:

@@ -45,6 +45,18 @@ def test_pyarctic_reads_them(any_catalog: FreshCatalog) -> None:
     assert sorted(read["id"].to_pylist()) == [1, 2]
 
 
+def test_pyarctic_optimizes_them(any_catalog: FreshCatalog) -> None:
+    table = new_table(any_catalog)
+    for number in range(3):
+        table.append(rows(number, number + 10))
+    pyarctic.catalog(any_catalog.name, **any_catalog.properties)
+    report = pyarctic.optimize(f"{any_catalog.name}.{any_catalog.namespace}.t", "full", verify=True)
+    assert (report.engine, report.failures, report.tasks_committed) == ("local", (), 1)
+    again = any_catalog.client().load_table(f"{any_catalog.namespace}.t")
+    assert len(again.inspect.data_files()) == 1
+    assert sorted(again.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2, 10, 11, 12]
+
+
 def test_a_stale_commit_is_refused(any_catalog: FreshCatalog) -> None:
     table = new_table(any_catalog)
     stale = any_catalog.client().load_table(f"{any_catalog.namespace}.t")

@@ -61,6 +61,16 @@ def test_rows_are_written_and_read(any_catalog: FreshCatalog) -> None:
     assert [client.load_table(name).scan().to_arrow().num_rows for name in names] == [1, 10]
 
 
+def test_changes_are_merged(any_catalog: FreshCatalog) -> None:
+    table = new_table(any_catalog)
+    table.write(rows((1, "a", 1), (2, "a", 2), (3, "c", 3)))
+    table.write(rows((1, "a", 10), (4, "c", 4)), mode="upsert")
+    table.write(rows((2, "a", 0)), mode="delete")
+    report = pyarctic.optimize(table.name, "full")
+    assert (report.engine, report.failures, report.after.change_files) == ("local", (), 0)
+    assert read(table) == read(table, store="base") == [(1, "a", 10), (3, "c", 3), (4, "c", 4)]
+
+
 def test_schema_and_properties_change_on_both_stores(any_catalog: FreshCatalog) -> None:
     table = new_table(any_catalog, owner="me")
     table.write(rows((1, "a", 1)), mode="overwrite")

@@ -180,6 +180,7 @@ def test_every_change_comes_once_and_in_order(numbers: Iterator[int], seed: int)
 def follow(model: KeyedModel) -> None:
     random = model.random
     writes: list[Callable[[], None]] = [model.insert, model.upsert, model.delete, model.cdc, model.change_buckets]
+    writes.append(model.rewrite_manifests)
     loads: list[Callable[[], None]] = [model.overwrite, model.foreign_base]
     if random.random() < 0.3:
         writes.append(model.foreign_change)

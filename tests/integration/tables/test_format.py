@@ -23,6 +23,7 @@ SCHEMA = pa.schema([("id", pa.int32()), ("region", pa.string()), ("v", pa.string
 # Keys, and their nodes of four as a JDK computes them.
 NODES = {0: 7, 1: 4, 42: 5, -1: 6}
 OFFSET_ID = 2147482645
+STATISTICS = {"arctic.merged-sequences.storage": "statistics"}
 ODD, ODD_PATH = "a b/ü:~*", "region=a+b%2F%C3%BC%3A%7E*"  # as java.net.URLEncoder writes it
 
 
@@ -63,7 +64,12 @@ def test_properties(lake: Catalog) -> None:
         "flink.max-continuous-empty-commits": "2147483647",
     }
     own = {
-        "base": {"mixed-format.table-store": "base", "mixed-format.change.identifier": "db.t_change_"},
+        "base": {
+            "mixed-format.table-store": "base",
+            "mixed-format.change.identifier": "db.t_change_",
+            "table.partition-properties": "{}",
+            "arctic.merged-sequences.snapshot-id": "0",
+        },
         "change": {"mixed-format.table-store": "change"},
     }
     for store, look in {"base": base(lake), "change": change(lake)}.items():
@@ -231,8 +237,8 @@ def test_transactions(lake: Catalog) -> None:
 
 
 def test_merged_state_of_overwrites(lake: Catalog) -> None:
-    """§5.1: flags, Puffin file and statistics entry, and values of the maps."""
-    table = by_region()
+    """§5.1: statistics as other engines of the format write them, and values of the maps."""
+    table = by_region(properties=STATISTICS)
     table.write(rows(1, region="only changes"))
     table.write(pa.concat_tables([rows(1, region="x"), rows(1, region=ODD)]), mode="overwrite")
     expected = {"region=only+changes": 2, "region=x": 2, ODD_PATH: 2}
@@ -250,7 +256,7 @@ def test_merged_state_of_overwrites(lake: Catalog) -> None:
 
 
 def test_merged_state_without_partitions(lake: Catalog) -> None:
-    table = new_table()
+    table = new_table(properties=STATISTICS)
     table.write(rows(1))
     table.write(rows(2), mode="overwrite")
     _check_merged_state(base(lake), {"": 2})
@@ -343,8 +349,8 @@ def test_partition_paths(lake: Catalog, type_: pa.DataType, by: str, value: Any,
     table.write(data)
     table.write(data, mode="overwrite")
     assert {entry.path.parent.name for look in (base(lake), change(lake)) for entry in look.entries()} == {path}
-    (told,) = base(lake).statistics()
-    assert json.loads(puffin(told["statistics-path"])[1]["optimized-sequence"]) == {path: 2}
+    assert json.loads(base(lake).snapshot["summary"]["arctic.merged-sequences"]) == {path: 2}
+    assert json.loads(base(lake).metadata["properties"]["table.partition-properties"])[path]["max-txId"] == "2"
     assert table.scan().to_arrow().equals(data.cast(table.scan().schema))
 
 
@@ -365,7 +371,7 @@ def test_null_is_not_the_text_null(lake: Catalog) -> None:
 
 def test_state_after_a_roll_back(lake: Catalog) -> None:
     """Base gets sequence numbers that its current snapshot does not know of."""
-    table = new_table()
+    table = new_table(properties=STATISTICS)
     first = table.write(rows(1), mode="overwrite")
     table.write(rows(2), mode="overwrite")
     assert first is not None

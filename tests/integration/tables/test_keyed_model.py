@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -17,9 +18,11 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
+from pyiceberg.expressions import And
 
 import pyarctic
 from pyarctic import config
+from pyarctic.iceberg.predicate import parse_condition
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.read.merged_scan import MergedScan
 from pyarctic.tables.read.splits import SplitSizes, plan_splits
@@ -59,6 +62,8 @@ def check(model: KeyedModel, spill: Path, *, thoroughly: bool) -> None:
         check_past(model, table)
     if thoroughly or random.random() < 0.1:
         check_small_splits(model, table)
+    if thoroughly or random.random() < 0.05:
+        check_single_keys(model, table, expected)
     assert not [*spill.glob("arctic-versions-*")]
 
 
@@ -71,6 +76,30 @@ def check_condition(model: KeyedModel, table: KeyedTable, expected: dict[Place, 
         scan = table.scan([*columns.values()], where=where, memory_bytes=memory)
         assert tuples(scan.batches()) == model.shown(chosen, columns), where
         assert scan.count() == len(chosen), where
+
+
+def check_single_keys(model: KeyedModel, table: KeyedTable, expected: dict[Place, Row]) -> None:
+    """Every key that there is or may be, alone and with another condition; and some keys together."""
+    keys = model.all_keys()
+    stores = {store: table.scan(model.keys, store=store).to_arrow().to_pylist() for store in ("base", "change")}
+    for key in keys:
+        where = model.key_condition([key])
+        scan = table.scan(where=where, memory_bytes=model.random.choice([TINY, 1 << 20]))
+        chosen = [row for row in expected.values() if model.key_of(row) == key]
+        assert tuples(scan.batches()) == model.shown(chosen), where
+        for store, stored in stores.items():
+            count = sum(tuple(row.values()) == key for row in stored)
+            assert table.scan(where=where, store=store).to_arrow().num_rows == count, (store, where)
+        text, fits = model.condition()
+        both = And(where, parse_condition(table.schema, text))
+        assert tuples(table.scan(where=both).batches()) == model.shown(row for row in chosen if fits(row)), both
+    some = model.random.sample(keys, 2)
+    chosen = [row for row in expected.values() if model.key_of(row) in some]
+    scan = table.scan(where=model.key_condition(some))
+    assert tuples(scan.batches()) == model.shown(chosen), some
+    plan = plan_splits(scan, SplitSizes(readers=2), allow_plain=False)  # type: ignore[arg-type]
+    parts = [tuples(plan.reader.batches(split)) for split in plan.splits]
+    assert sum(parts, Counter()) == model.shown(chosen), some
 
 
 def check_small_splits(model: KeyedModel, table: KeyedTable) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table.statistics import StatisticsFile
 
 import pyarctic
 from pyarctic.errors import Unavailable
@@ -86,10 +85,10 @@ def test_an_overwrite_that_cannot_be_committed_leaves_nothing(fault: Exception, 
     table = pyarctic.create_table("lake.db.t", SCHEMA, ["id"])
     table.write(rows((1, "before")))
 
-    def fail(*_: Any) -> StatisticsFile:
+    def fail(*_: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(writes, "write_merged_sequences", fail)
+    monkeypatch.setattr(writes, "record_merged_sequences", fail)
     with pytest.raises(Unavailable):
         table.write(rows((2, "load")), mode="overwrite")
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.store_properties import check_spec
 from pyarctic.tables.keyed_table import KeyedTable
+from tests.support.integrity import local
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -125,7 +127,7 @@ def test_the_past_is_refused_when_its_base_was_expired(lake: Catalog) -> None:
     table.write(rows((3, "second")), mode="overwrite")
     assert content(snapshot_id=then) == {1: "load", 2: "change"}
     expire_all_but_the_last(lake.load_table("db.t"))
-    with pytest.raises(NotFound, match="no snapshot as old"):
+    with pytest.raises(NotFound, match="no snapshot of that time"):
         content(snapshot_id=then)
     assert content() == {3: "second"}
 
@@ -137,6 +139,12 @@ def test_merged_changes_do_not_come_back_when_the_history_of_base_was_cut(lake: 
     lake.load_table("db.t").append(pa.Table.from_batches([rows((5, "appended"))]))
     assert content() == {3: "load", 5: "appended"}
     expire_all_but_the_last(lake.load_table("db.t"))
+    assert content() == {3: "load", 5: "appended"}
+    with lake.load_table("db.t").transaction() as transaction:
+        transaction.remove_properties("table.partition-properties")
+    assert content() == {3: "load", 5: "appended"}, "an older metadata file tells it"
+    for entry in lake.load_table("db.t").metadata.metadata_log:
+        Path(local(entry.metadata_file)).unlink(missing_ok=True)
     with pytest.raises(Damaged, match="what was merged is not known"):
         content()
 

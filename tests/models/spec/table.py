@@ -32,6 +32,9 @@ ARROW = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "binary": pa.binary(),
+    "variant": pa.struct([pa.field("metadata", pa.binary(), nullable=False), ("value", pa.binary())]),
+    "geometry(srid:4326)": pa.binary(),
+    "geography(OGC:CRS84, karney)": pa.binary(),
 }
 PACKED = {"int": "<i", "long": "<q", "float": "<f", "double": "<d"}
 AVRO = {"date": "int", "timestamp": "long", "binary": "bytes"}
@@ -108,6 +111,8 @@ class SpecTable:
     ) -> None:
         self.catalog, self.identifier, self.folder, self.version = catalog, identifier, folder, version
         self.manifests: list[Manifest] = []
+        self.parquet: dict[str, Any] = {}
+        """How Parquet files are written, in the words of `pq.write_table`."""
         self.avro_codec = "deflate"
         self.block_size = 16000
         self._numbers = itertools.count(1)
@@ -214,7 +219,7 @@ class SpecTable:
 
     def _parquet(self, table: pa.Table, row_group_size: int | None = None) -> tuple[str, int]:
         path = self.path(".parquet")
-        pq.write_table(table, path, row_group_size=row_group_size)
+        pq.write_table(table, path, row_group_size=row_group_size, **self.parquet)
         return path.as_uri(), path.stat().st_size
 
     def data(

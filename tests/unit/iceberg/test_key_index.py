@@ -37,7 +37,14 @@ from pyiceberg.types import (
 
 from pyarctic.iceberg.delete import key_index as keyindex
 from pyarctic.iceberg.delete.delete_files import KeyColumns
-from pyarctic.iceberg.delete.key_index import DenseCodes, EqualityIndex, MembershipBitmap, SparseCodes, are_dense
+from pyarctic.iceberg.delete.key_index import (
+    DenseCodes,
+    EqualityIndex,
+    Integers,
+    MembershipBitmap,
+    SparseCodes,
+    are_dense,
+)
 from pyarctic.iceberg.read.data_files import FileBatch, OpenFile
 from pyarctic.iceberg.read.projection import arrow_type
 
@@ -132,9 +139,21 @@ def test_index_equals_a_dictionary(
     for content, sequence in deleted:
         for row in map(plain, content):
             newest[row] = max(newest.get(row, 0), sequence)
-    index = EqualityIndex((frame(keys, types, content), sequence) for content, sequence in deleted)
-    dead = index.is_deleted(frame(keys, narrowed, asked, encoded=True), at)
-    assert dead.tolist() == [newest.get(plain(row), 0) > at for row in asked]
+    index = EqualityIndex(part(frame(keys, types, content), sequence) for content, sequence in deleted)
+    rows = frame(keys, narrowed, asked, encoded=True)
+    assert index.is_deleted(rows, at).tolist() == [newest.get(plain(row), 0) > at for row in asked]
+    # The same of files that were joined, asked for rows of several files at once.
+    contents = frame(keys, types, [row for content, _ in deleted for row in content])
+    sequences = np.array([sequence for _, sequence in deleted], np.int64)
+    joined = EqualityIndex([(contents, sequences, np.array([len(content) for content, _ in deleted], np.int64))])
+    each_at = np.arange(len(asked)) % 6
+    dead = joined.is_deleted(rows, each_at)
+    assert dead.tolist() == [newest.get(plain(row), 0) > at for row, at in zip(asked, each_at, strict=True)]
+
+
+def part(rows: pl.DataFrame, sequence: int) -> tuple[pl.DataFrame, Integers, Integers]:
+    """The keys of one delete file."""
+    return rows, np.array([sequence]), np.array([rows.height])
 
 
 def test_collision_with_a_row_that_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,14 +161,14 @@ def test_collision_with_a_row_that_is_not_deleted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(keyindex, "hash_rows", lambda rows: pl.zeros(rows.height, pl.UInt64, eager=True))
     types = [IntegerType(), StringType()]
     keys = columns_of(types)
-    index = EqualityIndex([(frame(keys, types, [(1, "a")]), 5)])
+    index = EqualityIndex([part(frame(keys, types, [(1, "a")]), 5)])
     asked: list[Row] = [(2, "a"), (1, "a"), (1, None), (None, None)]
     assert index.is_deleted(frame(keys, types, asked), 4).tolist() == [False, True, False, False]
 
 
 def test_index_of_nothing() -> None:
     keys = columns_of([LongType()])
-    for index in (EqualityIndex([]), EqualityIndex([(frame(keys, [LongType()], []), 5)])):
+    for index in (EqualityIndex([]), EqualityIndex([part(frame(keys, [LongType()], []), 5)])):
         assert index.is_deleted(frame(keys, [LongType()], [(1,), (None,)]), 0).tolist() == [False, False]
         assert index.nbytes < 10
 
@@ -183,7 +202,7 @@ def test_many_keys(step: int) -> None:
     """More than one block, several sequence numbers, in any order; and little memory for each key."""
     numbers = np.random.default_rng(7).permutation(900_000).astype(np.int64) * np.int64(step)
     deleted, sequences = numbers[:300_000], np.repeat([7, 3, 300], 100_000)
-    parts = [(pl.DataFrame({"key_0": deleted[sequences == sequence]}), sequence) for sequence in (7, 3, 300)]
+    parts = [part(pl.DataFrame({"key_0": deleted[sequences == sequence]}), sequence) for sequence in (7, 3, 300)]
     index = EqualityIndex(parts)
     for at, least in ((2, 0), (3, 4), (7, 8), (300, 301)):
         dead = index.is_deleted(pl.DataFrame({"key_0": numbers}), at)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyarctic.iceberg.manifest.avro import AvroContainer
-from pyarctic.iceberg.manifest.reader import ManifestRef, RawManifest, decode_manifest
+from pyarctic.iceberg.manifest.reader import ManifestRef, RawManifests, decode_manifest
 from pyarctic.iceberg.write.manifest import splice
 from pyarctic.iceberg.write.manifest.avro_bytes import UnknownLayout, encode_numbers, encode_optional_numbers, encoded_sizes
 from pyarctic.iceberg.write.manifest.entries import EntryBatch
@@ -94,7 +94,7 @@ def written_entries(draw: st.DrawFn) -> tuple[int, list[dict[str, Any]], bool]:
 
 def raw_manifest(
     version: int, entries: list[dict[str, Any]], schema: dict[str, Any], body: bytes | None = None
-) -> RawManifest:
+) -> RawManifests:
     container = AvroContainer(
         path="m.avro",
         metadata={},
@@ -137,7 +137,7 @@ def _decoded(batch: EntryBatch) -> list[dict[str, Any]]:
     ]
 
 
-def assert_carried(version: int, target: int, entries: list[dict[str, Any]], raw: RawManifest, removed: list[bool]) -> None:
+def assert_carried(version: int, target: int, entries: list[dict[str, Any]], raw: RawManifests, removed: list[bool]) -> None:
     carried = _decoded(carry_entries(target, raw, pl.Series(removed, dtype=pl.Boolean), 99))
     live = [(entry, gone) for entry, gone in zip(entries, removed, strict=True) if entry["status"] != 2]
     assert len(carried) == len(live)

@@ -30,8 +30,8 @@ from pyiceberg.types import (
 
 from pyarctic.iceberg.write.new_file import Metrics
 from pyarctic.iceberg.write.parquet import file_schema
-from pyarctic.iceberg.write.parquet.data_file_writer import ParquetSettings
 from pyarctic.iceberg.write.parquet.metrics import parquet_metrics
+from pyarctic.iceberg.write.parquet.settings import ParquetSettings
 
 
 def metrics(type_: IcebergType, *groups: list[Any], **properties: str) -> Metrics:

@@ -85,7 +85,7 @@ def test_finished_tasks_need_no_cover() -> None:
 
 
 def test_a_keyed_task_survives_json() -> None:
-    before = replace(task(3, 5), kept=("a", "b"), shareable=("c",))
+    before = replace(task(3, 5), kept=("a", "b"), shareable=("c",), foreign=("a",))
     after = Task.from_json(json.loads(json.dumps(before.to_json())))
     assert isinstance(after, KeyedTask)
     assert before.to_json()["keyed"] == {
@@ -94,5 +94,6 @@ def test_a_keyed_task_survives_json() -> None:
         "kept": ["a", "b"],
         "transaction_id": 1,
         "shareable": ["c"],
+        "foreign": ["a"],
     }
     assert after.to_json() == before.to_json()

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from benchmarks.frames import files_and_deletes
@@ -18,11 +19,14 @@ from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
 from pyarctic.iceberg.write.new_file import Metrics
 from pyarctic.optimizing.evaluate.evaluation import evaluate
+from pyarctic.optimizing.observe.destinations import destinations
 from pyarctic.optimizing.observe.history import SNAPSHOT_TIMES
 from pyarctic.optimizing.plan.explain import explain_plan
+from pyarctic.optimizing.plan.plan import KeyedPlan, NativePlan
 from pyarctic.optimizing.plan.planner import make_plan
 from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskResult
 from pyarctic.optimizing.protocol.job import job_metadata
+from pyarctic.optimizing.protocol.task import OptimizingKind
 from tests.support.observations import KIB, MIB, NOW, SNAPSHOT, evaluated, file, listed, observed, only, table_metadata
 
 FRAGMENT, UNDERSIZED, WELL, LARGE = 100 * KIB, 3 * MIB, 8 * MIB, 11 * MIB
@@ -116,7 +120,7 @@ def test_minor_interval_by_waiting_alone() -> None:
 def test_minor_interval_begins_anew_with_optimizing() -> None:
     told = {"self-optimizing.minor.trigger.interval": "1h"}
     times = pl.DataFrame(
-        [(SNAPSHOT, NOW - timedelta(hours=3), False, False), (78, NOW - timedelta(minutes=30), True, False)],
+        [(SNAPSHOT, NOW - timedelta(hours=3), False, False, None), (78, NOW - timedelta(minutes=30), True, False, None)],
         SNAPSHOT_TIMES.names(),
         orient="row",
     ).cast(SNAPSHOT_TIMES)
@@ -163,6 +167,33 @@ def test_a_plan_is_limited_by_bytes_and_takes_the_first_always() -> None:
     assert plan.left_out == 1
 
 
+@pytest.mark.parametrize(
+    ("files", "parallelism", "tasks"),
+    [
+        (12, 1, 1),  # 36 MiB: less than four target sizes, one task
+        (12, 2, 2),
+        (12, 4, 4),  # a target size is 8 MiB: no task is smaller
+        (12, 16, 4),
+        (40, 1, 4),  # 120 MiB in tasks of about four target sizes, 32 MiB
+        (40, 2, 4),
+        (40, 3, 3),
+    ],
+)
+def test_tasks_are_equal_shares_of_the_workers(files: int, parallelism: int, tasks: int) -> None:
+    rows = [file(size=UNDERSIZED) for _ in range(files)]
+    plan = make_plan(evaluated(rows), kind="major", parallelism=parallelism)
+    assert len(plan.tasks) == tasks
+    sizes = [task.input_bytes for task in plan.tasks]
+    assert max(sizes) - min(sizes) <= 2 * UNDERSIZED
+    assert sum(task.data.height for task in plan.tasks) == files
+
+
+def test_the_workers_share_all_partitions() -> None:
+    """Each partition is a task of its own, and nobody waits for a large one."""
+    rows = [file(part=part, size=UNDERSIZED) for part in "abcd" for _ in range(10)]
+    assert len(make_plan(evaluated(rows), kind="major", parallelism=4).tasks) == 4
+
+
 def test_what_does_not_fit_leaves_room_for_what_does() -> None:
     """A partition larger than a plan is taken alone, and never blocks the others for good."""
     rows = [file(size=FRAGMENT, part="huge") for _ in range(50)] + [file(size=FRAGMENT, part="small") for _ in range(12)]
@@ -173,7 +204,9 @@ def test_what_does_not_fit_leaves_room_for_what_does() -> None:
 
 def test_a_cold_partition_is_taken_after_waiting() -> None:
     times = pl.DataFrame(
-        [(SNAPSHOT, NOW - timedelta(days=2), False, False), (78, NOW, False, False)], SNAPSHOT_TIMES.names(), orient="row"
+        [(SNAPSHOT, NOW - timedelta(days=2), False, False, None), (78, NOW, False, False, None)],
+        SNAPSHOT_TIMES.names(),
+        orient="row",
     ).cast(SNAPSHOT_TIMES)
     cold = [file(size=FRAGMENT, part="cold") for _ in range(12)] + [file(part="cold") for _ in range(30)]
     hot = [file(size=FRAGMENT, part="hot", snapshot_id=78) for _ in range(30)]
@@ -220,17 +253,34 @@ def test_a_lone_small_file_is_left_alone() -> None:
         assert not make_plan(evaluated([file(size=FRAGMENT), file(size=WELL)]), kind=kind)
 
 
-def test_old_specs_go_to_the_current_one() -> None:
-    spec = PartitionSpec(PartitionField(1, 1001, BucketTransform(4), "id_bucket"), spec_id=1)
+def evolved(spec: PartitionSpec) -> TableMetadata:
     metadata = table_metadata()
-    metadata = metadata.model_copy(update={"partition_specs": [*metadata.partition_specs, spec], "default_spec_id": 1})
-    plan = make_plan(evaluate(observed(listed([file(size=WELL)]), metadata=metadata)), kind="full")
-    (task,) = plan.tasks
-    assert (task.spec_id, task.partition_key) == (1, None)
-    assert not make_plan(evaluate(observed(listed([file(size=WELL)]), metadata=metadata)), kind="major").tasks
-    void = metadata.model_copy(update={"partition_specs": [*metadata.partition_specs[:1], PartitionSpec(spec_id=1)]})
-    (task,) = make_plan(evaluate(observed(listed([file(size=WELL)]), metadata=void)), kind="full").tasks
+    return metadata.model_copy(update={"partition_specs": [*metadata.partition_specs, spec], "default_spec_id": 1})
+
+
+def plan_of_evolved(spec: PartitionSpec, rows: list[dict[str, Any]], kind: OptimizingKind) -> NativePlan | KeyedPlan:
+    metadata, files = evolved(spec), listed(rows)
+    return make_plan(evaluate(observed(files, metadata=metadata, destinations=destinations(metadata, files))), kind=kind)
+
+
+def test_full_moves_rows_to_the_current_spec() -> None:
+    by_bucket = PartitionSpec(PartitionField(1, 1001, BucketTransform(4), "id_bucket"), spec_id=1)
+    rows = [file(size=WELL) for _ in range(5)]
+    (task,) = plan_of_evolved(by_bucket, rows, "full").tasks
+    assert (task.spec_id, task.partition_key, task.files_out) == (1, None, (1, 5, 5))
+    unpartitioned = PartitionSpec(spec_id=1)
+    (task,) = plan_of_evolved(unpartitioned, rows[:1], "full").tasks
     assert (task.spec_id, task.partition_key) == (1, PartitionDecoder.key_of(()))
+
+
+def test_files_of_former_specs_are_merged_where_they_are() -> None:
+    """Moving their rows would make more files."""
+    by_bucket = PartitionSpec(PartitionField(1, 1001, BucketTransform(64), "id_bucket"), spec_id=1)
+    rows = [file(size=FRAGMENT) for _ in range(14)]
+    for kind in ("minor", "major", "full"):
+        (task,) = plan_of_evolved(by_bucket, rows, kind).tasks
+        assert (task.spec_id, task.partition_key) == (0, rows[0]["partition"])
+    assert not plan_of_evolved(by_bucket, [file(size=WELL)], "full").tasks
 
 
 def test_tasks_carry_the_deletes_of_their_files_and_no_others() -> None:

@@ -34,16 +34,22 @@ def test_without_statements_nobody_is_busy() -> None:
     assert writers_activity(statements(), QUIET, NOW).is_empty()
 
 
-@pytest.mark.parametrize(("ago", "busy"), [(0, True), (29.9, True), (30, False), (3000, False)])
-def test_a_single_statement_keeps_others_away_for_the_quiet_time(ago: float, busy: bool) -> None:
+@pytest.mark.parametrize(("ago", "busy"), [(0, True), (31, True), (299.9, True), (300, False), (80_000, False)])
+def test_a_single_statement_keeps_us_away_for_ten_quiet_times(ago: float, busy: bool) -> None:
     until = busy_until(ago)
     assert (until is not None) == busy
     if until is not None:
-        assert until == NOW + timedelta(seconds=30 - ago)
+        assert until == NOW + timedelta(seconds=300 - ago)
 
 
-def test_two_statements_make_no_rhythm() -> None:
-    assert busy_until(100, 700) is None
+@pytest.mark.parametrize(("first", "last", "busy"), [(700, 100, True), (100, 99, True), (700, 301, False)])
+def test_two_statements_make_no_rhythm_and_count_like_one(first: float, last: float, busy: bool) -> None:
+    assert (busy_until(last, first) is not None) == busy
+
+
+def test_without_a_quiet_time_a_single_statement_keeps_nobody_away() -> None:
+    activity = writers_activity(statements(0), timedelta(0), NOW)
+    assert activity["busy_until"].to_list() == [None]
 
 
 @pytest.mark.parametrize(

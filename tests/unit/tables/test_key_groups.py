@@ -119,7 +119,7 @@ def test_groups_have_all_versions_of_their_keys(chosen: list[Row], target: int) 
     packed = list(groups.pack(target))
     check_groups(packed, rows, is_packed=True)
     assert all(group.data_bytes for group in packed)
-    assert groups.data_bytes == sum(group.data_bytes for group in groups)
+    assert groups.data_bytes() == sum(group.data_bytes for group in groups)
     parts = [part for group in packed for part in group.split(target)]
     check_groups(parts, rows, is_packed=True)
 

@@ -21,7 +21,7 @@ from pyarctic.iceberg.catalog.pyiceberg_patches import apply_patches
 from pyarctic.iceberg.commit import Change, Committed, Conflict, ManifestRewrite, Rejected, commit
 from pyarctic.iceberg.delete import match_deletes
 from pyarctic.iceberg.manifest import FILE_SCHEMA, PartitionDecoder
-from pyarctic.iceberg.manifest.reader import ManifestReader
+from pyarctic.iceberg.manifest.file_list import ManifestReader
 from pyarctic.iceberg.write import Blob, write_statistics
 from tests.integration.iceberg.commit.conftest import BY_P, QUICK, SCHEMA, Lab, ids, some_rows
 from tests.services.catalogs import FreshCatalog
