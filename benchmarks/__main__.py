@@ -19,7 +19,11 @@ from benchmarks import merging, optimize_work, optimizing, pipeline, tables
 from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
 from benchmarks.measuring import format_both, run_in_turns, run_work
+from benchmarks.object_storage import object_storage
+from benchmarks.small_jobs import small_jobs
 from benchmarks.sorting import sorting
+from benchmarks.streams import streams
+from benchmarks.written_files import written_files
 
 
 def main() -> int:
@@ -38,8 +42,12 @@ def main() -> int:
             "keyed",
             "merging",
             "sorting",
+            "written-files",
+            "small-jobs",
+            "streams",
             "pipeline",
             "optimize",
+            "storage",
         ],
         help="run one part only",
     )
@@ -58,6 +66,10 @@ def main() -> int:
         "commit": commit,
         "keyed": keyed_tables,
         "sorting": sorting,
+        "storage": object_storage,
+        "written-files": written_files,
+        "small-jobs": small_jobs,
+        "streams": streams,
     }
     parts["merging"] = partial(merging.merging, cases=options.case)
     parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.figures import Figure, console
+from benchmarks.keyed_reads import keyed_reads
 from benchmarks.keyed_tables import keyed, long_key_rows, long_keys
 from benchmarks.measuring import format_both, run_in_turns, run_work
 
@@ -10,7 +11,7 @@ _BUDGET_MB = 256
 
 
 def keyed_tables(scale: float) -> list[Figure]:
-    return [*_hashes(), _planning(scale), *_scans(scale), *_writes(scale), _memory(scale)]
+    return [*_hashes(), _planning(scale), *_scans(scale), *_writes(scale), _memory(scale), *keyed_reads(scale)]
 
 
 def _hashes() -> list[Figure]:

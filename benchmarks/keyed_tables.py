@@ -64,6 +64,30 @@ def keyed(rows: int, changed: float) -> Path:
     return prepare_table(f"keyed-{rows}-{changed:g}", make)
 
 
+def changes_in_one_commit(rows: int) -> Path:
+    """Table b.t with this many rows upserted in one commit: twice as many changes."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, SCHEMA, primary_key=["id"])
+        ids = np.random.default_rng(7).permutation(rows)
+        table.write((rows_of(ids[at : at + _BATCH], at) for at in range(0, rows, _BATCH)), mode="upsert")
+
+    return prepare_table(f"changes-{rows}", make)
+
+
+def one_row_commits(commits: int) -> Path:
+    """Table b.t with so many commits of one upserted row, each in a partition of its own."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, SCHEMA, primary_key=["id"], partition_by=["k"])
+        for number in range(commits):
+            table.write(rows_of(np.array([number]), number), mode="upsert")
+
+    return prepare_table(f"one-row-commits-{commits}", make)
+
+
 def long_keys(rows: int) -> Path:
     """Table b.t with keys of 60 letters: this many base rows, and half as many changes, one delete for two inserts."""
 
@@ -109,3 +133,16 @@ def _long(keys: np.ndarray, amount: int) -> Iterator[pa.RecordBatch]:
         part = keys[at : at + _BATCH]
         texts = pa.array([f"{key:060d}" for key in part.tolist()])
         yield pa.record_batch([texts, pa.array(np.full(len(part), amount))], schema=LONG_KEYS)
+
+
+def committed(commits: int) -> Path:
+    """Table b.t after this many commits of one upserted row each, none of them merged."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, SCHEMA, primary_key=["id"])
+        rows = rows_of(np.arange(commits), 7)
+        for number in range(commits):
+            table.write(rows.slice(number, 1), mode="upsert")
+
+    return prepare_table(f"commits-{commits}", make)

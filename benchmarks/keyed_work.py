@@ -53,6 +53,43 @@ def merged_within_budget(folder: Path) -> Outcome:
     return measure(run) | {"before_mb": before}
 
 
+def point_read(folder: Path) -> Outcome:
+    """How many data files are opened to read one key, and how many there are."""
+    from unittest.mock import patch
+
+    from pyarctic.iceberg.read import live_rows, read_file_batches
+
+    table = _table(folder)
+    base = table.files(content="data")
+    files = base.height + table.files(store="change").height
+    where = f"id = {base['record_count'].sum() // 2}"
+    paths: set[str] = set()
+
+    def spy(io: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        paths.add(path)
+        return read_file_batches(io, path, *arguments, **options)
+
+    with patch.object(live_rows, "read_file_batches", spy):
+        outcome = measure(lambda: table.scan(where=where).count(), repeat=3)
+    assert outcome["result"] == 1
+    return outcome | {"result": (len(paths), files)}
+
+
+def change_log(folder: Path) -> Outcome:
+    """The number of changes in order, and the memory before they are read."""
+    log = _table(folder).changes()
+    before = peak_mb()
+    return measure(lambda: sum(batch.num_rows for batch in log.batches())) | {"before_mb": before}
+
+
+def plan_small_commits(folder: Path) -> Outcome:
+    """The number of splits of a merged read for two readers."""
+    from pyarctic.tables.read import SplitSizes, plan_splits
+
+    table = _table(folder)
+    return measure(lambda: len(plan_splits(table.scan(), SplitSizes(readers=2)).splits))
+
+
 def minor_within_budget(folder: Path) -> Outcome:
     """The number of positions written by the only task of a minor within 256 MB, its additional memory, and whether it left
     spill files behind. Nothing is committed."""
@@ -149,6 +186,19 @@ def plan_merged_scan(groups: Path) -> Outcome:
     return measure(plan)
 
 
+def follow_stream(folder: Path) -> Outcome:
+    """What Spark's source does for the next offset of a stream that is one commit behind."""
+    from pyarctic.iceberg.manifest import ManifestReader
+    from pyarctic.tables.read import ChangeStream
+
+    store = _table(folder).change_store
+    appends = [s for s in store.view.metadata.snapshots if s.summary and s.summary.operation.value == "append"]
+    at = ChangeStream(_table(folder)).beginning(str(appends[-2].snapshot_id))
+    outcome = measure(lambda: ChangeStream(_table(folder)).following(at).sequence, repeat=5)
+    manifests = ManifestReader(store.view.io).manifests(store.view.metadata.current_snapshot())
+    return outcome | {"manifests": len(manifests)}
+
+
 def hash_integers(_: Path) -> Outcome:
     import numpy as np
     import pyarrow as pa
@@ -177,11 +227,15 @@ WORK = {
         merged_scan,
         plain_scan,
         merged_within_budget,
+        point_read,
+        change_log,
+        plan_small_commits,
         minor_within_budget,
         write_inserts,
         write_upserts,
         write_plain_parquet,
         plan_merged_scan,
+        follow_stream,
         hash_integers,
         hash_texts,
     )

@@ -40,6 +40,7 @@ def run_ours(
         peak_mb=watch.total_mb,
         # A process without children is the worker itself.
         worker_mb=max(watch.child_mb, outcome["child_mb"]) or watch.own_mb,
+        main_mb=watch.own_mb,
     )
     return cost, outcome["report"]
 

@@ -15,12 +15,14 @@ _SECONDS_BETWEEN_SAMPLES = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The cost of a piece of work over all processes; `worker_mb` is the memory of the largest worker process."""
+    """The cost of a piece of work over all processes; `worker_mb` is the memory of the largest worker process, `main_mb`
+    that of the process which started it."""
 
     cpu_seconds: float
     wall_seconds: float
     peak_mb: float
     worker_mb: float
+    main_mb: float = 0.0
 
     def __str__(self) -> str:
         times = f"{self.cpu_seconds:.2f} s CPU, {self.wall_seconds:.1f} s"
@@ -49,7 +51,7 @@ class MemoryWatch:
 
     def __init__(self, pid: int) -> None:
         self.total_mb = 0.0
-        """All processes together; shared pages are counted for each process."""
+        """All processes together; pages that they share, such as those of libraries, are counted once."""
         self.own_mb = 0.0
         """The process without its children."""
         self.child_mb = 0.0
@@ -73,9 +75,10 @@ class MemoryWatch:
                 return
 
     def _sample(self) -> None:
-        own, *children = (_memory_mb(pid) for pid in tree(self._pid))
+        pids = tree(self._pid)
+        own, *children = (_memory_mb(pid) for pid in pids)
         self.own_mb = max(self.own_mb, own[0])
-        self.total_mb = max(self.total_mb, own[0] + sum(now for now, _ in children))
+        self.total_mb = max(self.total_mb, sum(_share_mb(pid) for pid in pids))
         self.child_mb = max([self.child_mb, *(high for _, high in children)])
 
 
@@ -90,6 +93,12 @@ def _memory_mb(pid: int) -> tuple[float, float]:
     values = dict(line.split(":", 1) for line in _read_text(Path("/proc", str(pid), "status")).splitlines())
     now, high = (int(values.get(name, "0 kB").split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
     return now, high
+
+
+def _share_mb(pid: int) -> float:
+    """Resident memory; a page of several processes is counted in part for each."""
+    values = dict(line.split(":", 1) for line in _read_text(Path("/proc", str(pid), "smaps_rollup")).splitlines()[1:])
+    return int(values.get("Pss", "0 kB").split()[0]) / 1024
 
 
 def _list_folder(folder: Path) -> list[Path]:

@@ -78,6 +78,22 @@ def scan_ours(folder: Path) -> Outcome:
     return measure(lambda: sum(batch.num_rows for batch in table.scan().batches()), repeat=3)
 
 
+def scan_checksum(folder: Path) -> Outcome:
+    """The number of rows, and the sums of two columns."""
+    import pyarrow.compute as pc
+
+    import pyarctic
+    from benchmarks.tables import properties
+
+    pyarctic.catalog("bench", **properties(folder))
+
+    def run() -> list[int]:
+        rows = pyarctic.table("bench.b.t").scan(["id", "k"]).to_arrow()
+        return [rows.num_rows, *(pc.sum(column).as_py() for column in rows.columns)]
+
+    return measure(run)
+
+
 def scan_dataset(folder: Path) -> Outcome:
     import pyarrow.dataset as ds
 
@@ -166,6 +182,7 @@ WORK = {
         match_ours,
         plan_ours,
         scan_ours,
+        scan_checksum,
         scan_dataset,
         write_ours,
         write_pyarrow,
