@@ -32,6 +32,10 @@ test-fast: $(READY) compiled  ## Run the tests that need no Java, in parallel
 test-spark: $(READY) $(JARS) compiled  ## Run the tests against Spark and Iceberg Java, on two JVMs
 	$(PYTEST) -m jvm -n 2 --dist loadfile -q
 
+.PHONY: test-matrix
+test-matrix: $(READY) compiled  ## Run the tests of Spark's data paths on Spark 4.1, 4.0 and 3.5
+	$(PYTHON) -m tests.support.spark_matrix
+
 .PHONY: stress
 stress: $(READY) $(JARS) compiled  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
 	$(PYTHON) -m tests.stress --seconds $(or $(SECONDS),120)
@@ -57,8 +61,10 @@ COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --gene
 	--custom-compile-command "make lock"
 .PHONY: lock
 lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to the newest versions)
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(COMPILE) --group java -o requirements-java.lock
+	$(COMPILE) --group spark-4-0 -o requirements-spark-4.0.lock
+	$(COMPILE) --group spark-3-5 -o requirements-spark-3.5.lock
 
 .PHONY: jars
 jars: $(JARS)  ## Get the jars of Iceberg Java and Kafka: what the tests compare with, and services they use

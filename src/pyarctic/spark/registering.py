@@ -9,6 +9,7 @@ from pyarctic.spark.executors import prepare_executors
 from pyarctic.spark.sessions import missing_settings
 from pyarctic.spark.shipping import is_remote
 from pyarctic.spark.sql_functions import register_functions
+from pyarctic.spark.versions import has_data_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,17 +26,21 @@ def register(spark: SparkSession) -> None:
         spark.read.format("arctic").load("demo.shop.orders").show()
         spark.sql("SELECT * FROM arctic_explain('demo.shop.orders')").show()
 
-    Works with classic sessions and Spark Connect. Warns about missing settings that only a new session can have.
+    Works with classic sessions and Spark Connect. Warns about missing settings that only a new session can have, and before
+    Spark 4.0 about the missing format.
     """
-    from pyarctic.spark.source import register_source
-
     prepare_executors(spark)
     register_functions(spark)
-    register_source(spark)
+    if has_data_sources():
+        from pyarctic.spark.source import register_source
+
+        register_source(spark)
+    else:
+        _advise('Spark before 4.0 has no formats in Python: use pyarctic.spark.read and write instead of format("arctic").')
     missing = [] if is_remote(spark) else missing_settings(spark)
     if missing:
-        warnings.warn(
-            f"This session was started without: {'; '.join(missing)}. pyarctic.spark.session() starts one with them.",
-            SessionAdvice,
-            stacklevel=2,
-        )
+        _advise(f"This session was started without: {'; '.join(missing)}. pyarctic.spark.session() starts one with them.")
+
+
+def _advise(text: str) -> None:
+    warnings.warn(text, SessionAdvice, stacklevel=3)

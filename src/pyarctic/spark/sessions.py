@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -42,7 +42,6 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
     Executors on other machines need PyArctic in their Python, because the daemon that runs their tasks is part of it. If
     they have only its dependencies, set `spark.python.daemon.module` to `pyspark.daemon`.
     """
-    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -53,10 +52,17 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
         default_settings = _drop_submitted(default_settings)
     for key, value in (default_settings | settings).items():
         builder = builder.config(key, value)
-    for name in _NOISY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    _silence_loggers()
     with _environment(_variables(settings.get("spark.master"), submitted=submitted)):
         return builder.getOrCreate()
+
+
+def _silence_loggers() -> None:
+    with suppress(ModuleNotFoundError):  # Spark 3.5 has no such loggers
+        from pyspark.logger import PySparkLogger
+
+        for name in _NOISY_LOGGERS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def defaults(master: str | None, *, submitted: bool) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pyarctic.spark.executors import executor_function, prepare_executors, task_
 from pyarctic.spark.reading import read
 from pyarctic.spark.schemas import arrow_schema, quote_name, spark_schema
 from pyarctic.spark.shipping import is_remote
+from pyarctic.spark.versions import has_arrow_functions
 from pyarctic.tables import Table, open_table
 from pyarctic.tables.write import (
     IS_OLD,
@@ -189,7 +190,7 @@ class _WriteJob:
         assignment = WriterAssignment.of(self._prepared.view, task_slots(self._spark))
         if not assignment.columns:
             return rows
-        numbered = rows.withColumn(_WRITER, _writer_number(assignment, rows.columns))
+        numbered = _with_writer_numbers(rows, assignment)
         if not assignment.keys:
             return numbered.hint("rebalance", _WRITER).drop(_WRITER)
         if str(self._spark.conf.get(_ADAPTIVE, "true")).lower() == "true":
@@ -241,6 +242,16 @@ def _persisted(df: DataFrame, is_read_twice: bool) -> Iterator[DataFrame]:
         persisted.unpersist()
 
 
+def _with_writer_numbers(rows: DataFrame, assignment: WriterAssignment) -> DataFrame:
+    """Add the number of the writer of each row."""
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    if has_arrow_functions():
+        return rows.withColumn(_WRITER, _writer_number(assignment, rows.columns))
+    schema = StructType([*rows.schema.fields, StructField(_WRITER, IntegerType())])
+    return rows.mapInArrow(executor_function(assignment, number_rows), schema)
+
+
 def _writer_number(assignment: WriterAssignment, given: Sequence[str]) -> Column:
     """A column with the number of the writer of each row. Only the columns it needs are sent to Python; those that the rows
     lack are null."""
@@ -262,6 +273,15 @@ def _writer_number(assignment: WriterAssignment, given: Sequence[str]) -> Column
     function: Any = arrow_udf(numbers, "int")  # type: ignore[call-overload]
     columns = [F.col(quote_name(name)) if name in given else F.lit(None).cast("string") for name in assignment.columns]
     return function(*columns)  # type: ignore[no-any-return]
+
+
+def number_rows(assignment: WriterAssignment, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: add the number of the writer of each row. All columns pass through Python, because Spark before 4.1 has
+    no functions of Arrow columns."""
+    for batch in batches:
+        missing = pa.nulls(batch.num_rows, pa.string())
+        columns = [batch.column(name) if name in batch.schema.names else missing for name in assignment.columns]
+        yield batch.append_column(pa.field(_WRITER, pa.int32()), assignment.numbers(columns))
 
 
 def write_rows(writer: DistributedWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
