@@ -150,6 +150,7 @@ def rollback(
     yes: YesOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Undo the last `optimize`.
 
@@ -171,7 +172,11 @@ def rollback(
             # To the snapshot that was shown, even if the table has changed since.
             result = roll_back(table.refresh(), result.to_snapshot_id)
     emit_details(
-        result.to_dict(), [render_rollback(result)], output_format=resolve_format(output_format, as_json), absolute=False
+        result.to_dict(),
+        [render_rollback(result)],
+        output_format=resolve_format(output_format, as_json),
+        absolute=False,
+        wide=wide,
     )
     if dry_run:
         note("dry run: nothing was changed")

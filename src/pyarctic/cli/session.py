@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pyarctic.cli.errors import NEGATIVE_RESULT
+from pyarctic.cli.view.layout import terminal_width, wrap_words
 from pyarctic.errors import UsageError
 
 
@@ -39,7 +40,9 @@ class Format(enum.StrEnum):
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format; `name` prints identifiers only.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, even if they do not fit the terminal.")]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="Show all columns and full values, even if they do not fit the terminal.")
+]
 AbsoluteOption = Annotated[bool, typer.Option("--absolute", help="Show timestamps instead of ages.")]
 LimitOption = Annotated[
     int | None,
@@ -77,7 +80,8 @@ def note(text: str, *, style: str | None = None) -> None:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text(text, style=style or "dim"))
+    for line in wrap_words(text, terminal_width(sys.stderr)):
+        console.print(Text(line, style=style or "dim"))
 
 
 def confirm(what: str, *, yes: bool) -> None:

@@ -28,8 +28,8 @@ FAILURE_COLUMNS = (
     Column("task", "Task", "count", priority=0),
     Column("partition", "Partition", priority=2),
     Column("code", "Code", priority=3),
-    Column("detail", "Error", priority=0),
-    Column("hint", "Hint", priority=0),
+    Column("detail", "Error", priority=0, fit="wrap"),
+    Column("hint", "Hint", priority=0, fit="wrap", optional=True),
 )
 _MAX_PARTITIONS_NAMED = 10
 
