@@ -51,6 +51,10 @@ LimitOption = Annotated[
 SnapshotOption = Annotated[int | None, typer.Option("--snapshot", metavar="ID", help="As of this snapshot.")]
 RefOption = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="As of this branch or tag.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.database.table", show_default=False)]
+TablesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TABLE...", help="Names or patterns: demo.shop.orders, 'demo.*.orders*'", show_default=False),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 

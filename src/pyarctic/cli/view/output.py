@@ -23,7 +23,7 @@ from pyarctic.cli.view.json_values import to_cell, to_json_value
 from pyarctic.cli.view.render_table import render_heading, render_markdown, render_table
 from pyarctic.units import format_count, format_quantity
 
-__all__ = ["Column", "Frame", "ReaderClosed", "Section", "emit", "emit_details"]
+__all__ = ["Column", "Frame", "ReaderClosed", "Section", "emit", "emit_details", "write_heading"]
 
 DEFAULT_ROW_LIMIT = 50
 _MAX_COLUMNS_NAMED = 6
@@ -94,7 +94,7 @@ def emit_details(
     wide: bool = False,
 ) -> None:
     """Write a page about one object: sections as tables, or the document for machine-readable formats."""
-    missing = _Missing()
+    missing = _Missing(is_page=True)
     if output_format is Format.JSON:
         _write(json.dumps(to_json_value(document), ensure_ascii=_needs_ascii(), indent=2) + "\n")
     elif output_format is Format.NAME:
@@ -119,6 +119,11 @@ def emit_details(
                 _write_table(section.frame.columns, rows, now, missing, wide=wide, header=header)
     _flush()
     missing.tell()
+
+
+def write_heading(title: str, *, markdown: bool = False) -> None:
+    """Write the title of what follows on the page, or an empty line."""
+    _write(f"## {title}\n\n" if markdown else render_heading(title) if title else "\n")
 
 
 class _CountedRows:
@@ -185,6 +190,8 @@ class _Missing:
     others: int = 0
     """The number of columns that are shown with `--wide` only."""
     shortened: bool = False
+    is_page: bool = False
+    """Whether the tables are sections of a page, for which columns that only `--wide` shows are not worth a note."""
 
     def tell(self) -> None:
         """Write a note about it."""
@@ -193,7 +200,7 @@ class _Missing:
             more = len(headers) - _MAX_COLUMNS_NAMED
             names = ", ".join(headers[:_MAX_COLUMNS_NAMED]) + (f" and {more} more" if more > 0 else "")
             note(f"columns left out: {names}; --wide shows all")
-        elif self.others:
+        elif self.others and not self.is_page:
             note(f"{format_quantity(self.others, 'more column')} with --wide")
         elif self.shortened:
             note("long values are shortened; --wide shows them in full")

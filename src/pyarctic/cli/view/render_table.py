@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
 from pyarctic.cli.view.layout import fit_columns, shorten, terminal_width, total_width
@@ -41,32 +41,44 @@ def render_table(
 ) -> RenderedTable:
     """Render the rows; unless `wide`, long texts are shortened and the least important columns dropped to fit the
     terminal."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     cells = {column.name: [_cell_text(column, row, now) for row in rows] for column in columns}
-    shown = [column for column in columns if not column.optional or any(cells[column.name])]
+    shown = _without_empty(columns, cells)
     candidates = [column for column in shown if wide or column.priority < WIDE_ONLY]
     needed = {column.name: _column_width(column.header if header else "", cells[column.name]) for column in candidates}
     widths = fit_columns(candidates, needed, None if wide else terminal_width(sys.stdout))
     kept = [column for column in candidates if column.name in widths]
-    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, header_style="bold")
-    for column in kept:
-        table.add_column(
-            Text(_fit(column.header, column, widths[column.name])),
-            justify="right" if column.is_right_aligned else "left",
-            overflow="fold",
-            width=widths[column.name],
-        )
     fitted = {column.name: [_fit(text, column, widths[column.name]) for text in cells[column.name]] for column in kept}
-    for index, row in enumerate(rows):
-        table.add_row(*(Text(fitted[column.name][index], style=_cell_style(column, row)) for column in kept))
     return RenderedTable(
-        _render(table, max(total_width(widths), 1)),
+        _draw(kept, rows, fitted, widths, header=header),
         dropped=tuple(column for column in shown if column.name not in widths),
-        shortened=any(fitted[name] != cells[name] for name in fitted),
+        shortened=any(texts != cells[name] for name, texts in fitted.items()),
     )
+
+
+def _without_empty(columns: Sequence[Column], cells: Mapping[str, Sequence[str]]) -> list[Column]:
+    return [column for column in columns if not column.optional or any(cells[column.name])]
+
+
+def _draw(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    texts: Mapping[str, Sequence[str]],
+    widths: Mapping[str, int],
+    *,
+    header: bool,
+) -> str:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, header_style="bold")
+    for column in columns:
+        width = widths[column.name]
+        justify: Literal["left", "right"] = "right" if column.is_right_aligned else "left"
+        table.add_column(Text(_fit(column.header, column, width)), justify=justify, overflow="fold", width=width)
+    for index, row in enumerate(rows):
+        table.add_row(*(Text(texts[column.name][index], style=_cell_style(column, row)) for column in columns))
+    return _render(table, max(total_width(widths), 1))
 
 
 def _fit(text: str, column: Column, width: int) -> str:
