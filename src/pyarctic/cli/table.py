@@ -125,7 +125,7 @@ def ls(
     from pyarctic.tables import list_tables
 
     with spinner("listing tables"):
-        names = list_tables(pattern)
+        names = list_tables(pattern or "*")
     remark = None
     if not names and not catalog_names():
         remark = "no catalog is configured, see `arctic doctor`"
