@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from pyarctic.errors import NotFound
 from pyarctic.units import format_quantity
 
 T = TypeVar("T")
+PATTERN_HINT = "Patterns match the full name: 'demo.*', '*.orders'. `arctic table ls` lists all tables."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +41,34 @@ def is_several(words: Sequence[str]) -> bool:
     return len(words) > 1 or any(map(is_pattern, words))
 
 
-def resolve_names(words: Sequence[str]) -> list[str]:
-    """The names of tables for names and patterns, each once. A pattern that matches nothing is an error."""
-    from pyarctic.tables import list_tables
+def resolve_names(words: Sequence[str]) -> dict[str, Exception | None]:
+    """The names of tables for names and patterns, each once; catalogs that cannot be listed with their errors. A pattern
+    that matches nothing is an error."""
+    from pyarctic.tables import find_tables
 
-    names: dict[str, None] = {}
+    names: dict[str, Exception | None] = {}
     for word in words:
         if not is_pattern(word):
             names[word] = None
             continue
         with spinner(f"listing {word}"):
-            matches = list_tables(word)
-        if not matches:
-            hint = "Patterns match the full name: 'demo.*', '*.orders'. `arctic table ls` lists all tables."
-            raise NotFound(f"no table matches {word!r}", hint=hint, pattern=word)
-        names.update(dict.fromkeys(matches))
-    return list(names)
+            found = find_tables(word)
+        if not found.names and not found.failures:
+            raise NotFound(f"no table matches {word!r}", hint=PATTERN_HINT, pattern=word)
+        names.update(found.failures)
+        names.update(dict.fromkeys(found.names))
+    return names
 
 
-def run_each(names: Sequence[str], act: Callable[[str, str], T], *, as_json: bool) -> list[Outcome[T]]:
-    """Call `act` with each name and a label for its progress. An error becomes the outcome of its table; it is printed,
-    unless it will be part of a JSON document."""
+def run_each(names: Mapping[str, Exception | None], act: Callable[[str, str], T], *, as_json: bool) -> list[Outcome[T]]:
+    """Call `act` with each name that has no error yet, and a label for its progress. An error becomes the outcome of its
+    table; it is printed, unless it will be part of a JSON document."""
     outcomes: list[Outcome[T]] = []
-    for number, name in enumerate(names, 1):
+    for number, (name, failure) in enumerate(names.items(), 1):
         label = f"{name} ({number} of {len(names)})" if len(names) > 1 else name
         try:
+            if failure is not None:
+                raise failure
             outcomes.append(Outcome(table=name, result=act(name, label)))
         except KeyboardInterrupt:
             note(f"interrupted at {label}")

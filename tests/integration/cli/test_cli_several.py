@@ -78,3 +78,47 @@ def test_patterns_without_a_match(arctic: Arctic, lake: SqlCatalog) -> None:
     ran = arctic("table", "optimize", "demo.shop.one", "demo.nothing.*", "--json")
     assert (ran.code, ran.out) == (1, "")
     assert json.loads(ran.err)["facts"]["pattern"] == "demo.nothing.*"
+
+
+def test_health_is_worst_first(arctic: Arctic, lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = arctic("table", "health")
+    assert ran.code == 1  # for the broken one
+    assert max(map(len, ran.out.splitlines())) <= 80
+    rows = [line.split() for line in ran.out.splitlines()[2:] if line.startswith("demo.")]
+    assert [row[0].rpartition(".")[2] for row in rows] == ["broken", "many", "none", "one"]
+    assert "4 → 1" in ran.out
+    assert "4 tables; 1 needs optimizing (" in ran.err
+    assert "1 could not be evaluated" in ran.err
+    assert "error[damaged]: demo.shop.broken: its metadata file is missing" in " ".join(ran.err.split())
+
+
+def test_health_has_exit_codes_for_schedulers(arctic: Arctic, lake: SqlCatalog) -> None:
+    assert arctic("table", "health", "demo.shop.[mo]*").code == 0
+    assert arctic("table", "health", "demo.shop.o*", "demo.shop.none", "--fail-below", "100").code == 0
+    ran = arctic("table", "health", "demo.shop.[mo]*", "--fail-below", "90")
+    assert ran.code == 1
+    assert ran.err.endswith("1 table below 90\n")
+    assert arctic("table", "health", "demo.nothing.*").code == 1
+    assert arctic("table", "health", "demo.shop.onne").code == 1
+    assert arctic("table", "health", "--fail-below", "101").code == 2
+
+
+def test_health_as_json(arctic: Arctic, lake: SqlCatalog) -> None:
+    broken, many, *_ = arctic("table", "health", "--json").json
+    assert (broken["score"], broken["error"]["code"]) == (None, "damaged")
+    assert many["deductions"][0]["cause"] == "small-files"
+    assert (many["files_in"], many["files_out"], many["tasks"]) == (4, 1, 1)
+    assert len(arctic("table", "health", "--json", "--limit", "2").json) == 2
+
+
+def test_a_catalog_that_fails_does_not_stop_the_others(arctic: Arctic, lake: SqlCatalog, tmp_path: Path) -> None:
+    with (tmp_path / "arctic.yaml").open("a", encoding="utf-8") as file:
+        file.write("  down: {type: sql, uri: 'sqlite:///nowhere/catalog.db'}\n")
+    ran = arctic("table", "health", "*", "--json")
+    assert [(table["table"], table["error"]["code"]) for table in ran.json if table["error"]] == [
+        ("demo.shop.broken", "damaged"),
+        ("down", "config"),
+    ]
+    outcomes = arctic("table", "optimize", "*.shop.m*", "--json").json
+    assert [(each["table"], "error" in each) for each in outcomes] == [("down", True), ("demo.shop.many", False)]

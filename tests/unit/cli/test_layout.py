@@ -27,7 +27,7 @@ def test_texts_are_shortened_before_columns_are_dropped() -> None:
 
 def test_the_least_important_column_goes_first() -> None:
     fitted = fit_columns([NAME, PATH, SIZE, KIND], {"name": 20, "path": 90, "size": 8, "kind": 9}, 60)
-    assert fitted == {"name": 16, "path": 30, "size": 8}
+    assert fitted == {"name": 20, "path": 26, "size": 8}
 
 
 @pytest.mark.parametrize("width", [20, 25, 33, 40])

@@ -9,7 +9,7 @@ from typing import TextIO
 from pyarctic.cli.view.columns import Column
 
 GAP = 3
-_MIN_WIDTHS = {"cut": 14, "middle": 30, "wrap": 24}
+_MIN_WIDTHS = {"cut": 14, "middle": 26, "wrap": 22}
 """Texts are not shortened below this width as long as another column can be dropped."""
 _NARROWEST = 6
 """Not even if none can."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Literal
 
 from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
@@ -50,7 +51,7 @@ def render_table(
     fitted = {column.name: [_fit(text, column, widths[column.name]) for text in cells[column.name]] for column in kept}
     return RenderedTable(
         _draw(kept, rows, fitted, widths, header=header),
-        dropped=tuple(column for column in shown if column.name not in widths),
+        dropped=tuple(filterfalse(kept.__contains__, shown)),
         shortened=any(texts != cells[name] for name, texts in fitted.items()),
     )
 
