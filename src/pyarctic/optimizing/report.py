@@ -200,8 +200,8 @@ class Report:
         """This report with the table before and after the process."""
         return replace(
             self,
-            health_before=Health.of(before.health),
-            health_after=Health.of(after.health),
+            health_before=before.health,
+            health_after=after.health,
             before=Amounts.of_table(before),
             after=Amounts.of_table(after),
         )
@@ -222,6 +222,8 @@ class Report:
             **asdict(self),
             "snapshot_ids": [str(snapshot_id) for snapshot_id in self.snapshot_ids],
             "rolled_back": [str(snapshot_id) for snapshot_id in self.rolled_back],
+            "health_before": self.health_before.to_dict(),
+            "health_after": self.health_after.to_dict(),
             "failures": [failure.to_json() for failure in self.failures],
             "dropped": list(self.dropped),
             "waiting_changes": None if self.waiting_changes is None else self.waiting_changes.to_dict(),

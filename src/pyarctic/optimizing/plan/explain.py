@@ -128,6 +128,7 @@ class Explanation:
             **asdict(self),
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
             "observed_at": format_timestamp(self.observed_at),
+            "health": self.health.to_dict(),
             "partitions": [row.to_dict() for row in self.partitions],
             "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
             "notes": list(self.notes),
@@ -141,7 +142,7 @@ class Explanation:
     __rich__ = __str__
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self.table}: health {self.health.score:g} of 100"
+        yield f"{self.table}: health {self.health}"
         if not self.partitions_needy:
             yield "  nothing to do now" if self.waiting_changes is None else "  nothing can be done now: changes wait"
         for row in self.partitions:
@@ -184,7 +185,7 @@ def explain_plan(plan: Plan) -> Explanation:
         table=observation.table,
         snapshot_id=observation.snapshot_id,
         observed_at=observation.now,
-        health=Health.of(plan.evaluation.health),
+        health=plan.evaluation.health,
         expected=plan.figures(),
         partitions=tuple(_partition_row(row, plan, decoder) for row in most_urgent.iter_rows(named=True)),
         partitions_total=plan.partitions.height,
