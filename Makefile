@@ -15,11 +15,15 @@ PYTEST := $(PYTHON) -m pytest
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(READY) compiled  ## Show PyArctic at work on tables it makes in .demo/
 	@$(PYTHON) -m examples.demo
+
+.PHONY: demo-more
+demo-more: $(READY) compiled  ## Show details: file lists, time travel, stores, streams, kinds of optimizing
+	@$(PYTHON) -m examples.demo_more
 
 .PHONY: test
 test: test-fast test-spark  ## Run all tests

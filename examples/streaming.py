@@ -43,6 +43,11 @@ class Shop:
         self._incoming.mkdir(exist_ok=True)
         (self._incoming / f"{self._files:03d}.json").write_text("\n".join(lines) + "\n")
 
+    def totals(self) -> list[tuple[str, int, int]]:
+        """Number and sum of the orders of each region, as `by_region` gives them."""
+        amounts = {region: [amount for name, amount in self.orders.values() if name == region] for region in REGIONS}
+        return sorted((region, len(each), sum(each)) for region, each in amounts.items() if each)
+
 
 def ingest(table: str, incoming: Path, checkpoint: Path) -> list[tuple[int, int]]:
     """Run the stream until all files are written; returns the number and the rows of each batch."""
