@@ -3,6 +3,7 @@
     ArcticError
         UsageError          the call itself is wrong: an unknown column, a bad expression
         ConfigError         the configuration is missing, unreadable or wrong
+        MissingExtra        a package is not installed that this call needs
         NotFound            a catalog, table, snapshot or branch does not exist
         Unavailable         a catalog or storage could not be reached; a retry may help
         Unsupported         the table uses a feature that this version does not support
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, ClassVar
 
 
@@ -70,6 +72,13 @@ class ConfigError(ArcticError):
 
     code = "config"
     title = "The configuration is not valid"
+
+
+class MissingExtra(ArcticError):
+    """A package is not installed that this call needs; the message tells how to install it."""
+
+    code = "missing-extra"
+    title = "A package is not installed"
 
 
 class NotFound(ArcticError):
@@ -133,3 +142,15 @@ def about(**facts: Any) -> Iterator[None]:
         for key, value in facts.items():
             error.facts.setdefault(key, value)
         raise
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module that not every installation has. `extra`: what installs it, as in `pyarctic[pandas]`."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as cause:
+        package = module.partition(".")[0]
+        if cause.name is not None and cause.name.partition(".")[0] != package:  # it is there, and lacks something itself
+            raise
+        message = f"{package} is not installed: pip install 'pyarctic[{extra}]'"
+        raise MissingExtra(message, module=module, extra=extra) from cause

@@ -19,7 +19,7 @@ import pyarctic
 import pyarctic.spark as arctic_spark
 from pyarctic.tables.format.change_columns import CHANGE_ACTION
 from pyarctic.tables.keyed_table import KeyedTable
-from pyarctic.tables.write.arrow_rows import to_batches
+from pyarctic.tables.write.row_sources import to_batches
 from tests.models.key_versions import Place, Row, Rows
 from tests.models.keyed_table import KeyedModel, tuples
 from tests.oracle.compare import share_catalog

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from pyarctic.tables.listing import FoundTables, find_tables, list_tables
     from pyarctic.tables.maintenance import merge_many_manifests
     from pyarctic.tables.names import create_table, drop_table, open_table
-    from pyarctic.tables.table import RowScan, Table
+    from pyarctic.tables.table import Table
 
 __all__ = [
     "FoundTables",
     "KeyedTable",
-    "RowScan",
     "Table",
     "TableAdvice",
     "create_table",
@@ -44,6 +43,6 @@ __getattr__ = lazy_exports(
         "listing": ("FoundTables", "find_tables", "list_tables"),
         "maintenance": ("merge_many_manifests",),
         "names": ("create_table", "drop_table", "open_table"),
-        "table": ("RowScan", "Table"),
+        "table": ("Table",),
     },
 )

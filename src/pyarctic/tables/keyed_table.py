@@ -17,7 +17,7 @@ from pyarctic.errors import UsageError, about
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
-from pyarctic.iceberg.read import Scan
+from pyarctic.iceberg.read import RowScan, Scan
 from pyarctic.tables.evolve import Evolution, are_equal, catch_up
 from pyarctic.tables.format.file_names import STORES, Store, StorePaths, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences, properties_at
@@ -30,7 +30,7 @@ from pyarctic.tables.read.change_scan import ChangeScan
 from pyarctic.tables.read.key_groups import select_unmerged
 from pyarctic.tables.read.key_lookup import KeyLookup
 from pyarctic.tables.read.merged_scan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.table import RowScan, Table
+from pyarctic.tables.table import Table
 from pyarctic.tables.time_travel import check_store, resolve_change_snapshot, resolve_keyed_snapshot
 from pyarctic.tables.upgrade import UpgradeReport, upgrade
 from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope

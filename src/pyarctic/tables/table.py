@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pyarctic.errors import ArcticError, Conflict, Rejected, Unavailable, UsageE
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, RetryPolicy, commit
 from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, snapshot_by_id
-from pyarctic.iceberg.read import TableView, arrow_schema, plan_scan
+from pyarctic.iceberg.read import RowScan, TableView, arrow_schema, plan_scan
 from pyarctic.tables.commit_outcomes import remove_outputs, require_committed
 from pyarctic.tables.describe import partition_frame, snapshot_frame, table_facts, with_partition_paths
 from pyarctic.tables.evolve import Evolution, evolve
@@ -34,27 +34,6 @@ from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope
 from pyarctic.tables.write.prepared import PreparedWrite, UnkeyedWrite
 
 CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
-
-
-class RowScan(Protocol):
-    """A prepared read. It is lazy: every call of `batches`, `to_arrow` or `count` reads the table again."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
-        ...
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; memory is bounded, whatever the size of the table."""
-        ...
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
-        ...
-
-    def count(self) -> int:
-        """The number of rows."""
-        ...
 
 
 class Table:
