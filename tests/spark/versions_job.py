@@ -46,7 +46,7 @@ def main(folder: str) -> None:
     if hasattr(spark, "dataSource"):
         seen["format"] = read_format(spark, folder)
     seen["optimized"] = optimize(spark)
-    seen["function"] = spark.sql(f"SELECT count(*) > 0 AS found FROM arctic_explain('{KEYED}')").first()["found"]
+    seen["function"] = spark.sql(f"SELECT * FROM arctic_explain('{KEYED}')").count() > 0
     spark.stop()
     print(json.dumps(seen))  # noqa: T201
 
@@ -89,12 +89,18 @@ def write_and_read(spark: SparkSession) -> dict[str, Any]:
         arctic_spark.write(spark.range(0, 50).selectExpr("id", "concat('e', id) AS name"), NATIVE)
     arctic_spark.view(spark, KEYED, "people")
     counted = spark.sql("SELECT name, count(*) AS n FROM people WHERE name IN ('upserted', 'changed') GROUP BY name")
-    first = arctic_spark.read(spark, KEYED, where="id = 7").first()
+    (first,) = arctic_spark.read(spark, KEYED, where="id = 7").collect()
     return {
         "rows": arctic_spark.read(spark, KEYED, columns=["id"]).count(),
         "names": {row["name"]: row["n"] for row in counted.collect()},
         "same_rows": _content(spark) == _content_of_library(),
-        "types": [str(first["amount"]), first["day"].isoformat(), first["tags"], first["place"]["zip"], first["data"].decode()],
+        "types": [
+            str(first["amount"]),
+            first["day"].isoformat(),
+            first["tags"],
+            first["place"]["zip"],
+            first["data"].decode(),
+        ],
     }
 
 

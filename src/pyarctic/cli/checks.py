@@ -1,4 +1,4 @@
-"""Checks of the environment: each returns ok, warn or fault, with a detail and a hint how to fix it."""
+"""Checks of the environment: each returns ok, note, warn or fault, with a detail and a hint how to fix it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyarctic.cli.errors import NEGATIVE_RESULT
 from pyarctic.cli.view.columns import Column
 from pyarctic.errors import ArcticError
 
-State = Literal["ok", "warn", "fault"]
+State = Literal["ok", "note", "warn", "fault"]
 CATALOG_TIMEOUT_SECONDS = 20.0
 """How long a catalog may take to respond before it counts as unreachable."""
 OLDEST_PYTHON = (3, 11)
-SPARK_SERIES = "4.1"
+SPARK_SERIES = ("3.5", "4.0", "4.1")
 
 CHECK_COLUMNS = (
     Column("state", "State", "state", priority=0),
@@ -78,23 +78,26 @@ def check_package(name: str) -> Check:
 
 
 def check_pyspark() -> Check:
+    """Check for Spark. Few need it, so a missing one is only noted."""
     version = _installed_version("pyspark")
-    hint = f'pip install "pyspark~={SPARK_SERIES}.0"; required for Spark only'
+    hint = "pip install 'pyarctic[spark]', to read, write and optimize with Spark"
     if version is None:
-        return Check(check="pyspark", state="warn", detail="not installed", hint=hint)
-    if version.split(".")[:2] != SPARK_SERIES.split("."):
-        return Check(check="pyspark", state="warn", detail=f"{version} is not {SPARK_SERIES}.x", hint=hint)
+        return Check(check="pyspark", state="note", detail="not installed", hint=hint)
+    if ".".join(version.split(".")[:2]) not in SPARK_SERIES:
+        detail = f"{version} is none of {', '.join(SPARK_SERIES)}"
+        return Check(check="pyspark", state="warn", detail=detail, hint=hint)
     return Check(check="pyspark", state="ok", detail=version)
 
 
 def check_java() -> Check:
-    """Check for Java. Only Spark needs it, so a missing Java is a warning."""
+    """Check for Java. Only Spark needs it, so a missing Java is a warning, or without Spark a note."""
     from pyarctic.spark import find_java
 
     try:
         java = find_java()
     except ArcticError as error:
-        return Check(check="java", state="warn", detail=str(error), hint=error.hint)
+        state: State = "note" if _installed_version("pyspark") is None else "warn"
+        return Check(check="java", state=state, detail=str(error), hint=error.hint)
     return Check(check="java", state="ok", detail=f"{java.major}, {java.executable} ({java.origin})")
 
 

@@ -15,10 +15,11 @@ Does not know the command line, or how a table is laid out (the packages below k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyarctic._lazy import lazy_exports
 from pyarctic._pandas import show_pandas
+from pyarctic.errors import import_extra
 
 if TYPE_CHECKING:
     from pyarctic.spark.creating import create_table
@@ -47,7 +48,7 @@ __all__ = [
 show_pandas()  # the command line hides it until here
 
 # Spark's daemon is part of this package and must never import Polars, which most of these modules need (see daemon.py).
-__getattr__ = lazy_exports(
+_load_export = lazy_exports(
     __name__,
     {
         "creating": ("create_table",),
@@ -61,3 +62,9 @@ __getattr__ = lazy_exports(
         "writing": ("write",),
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__ and name != "find_java":
+        import_extra("pyspark", "spark")
+    return _load_export(name)

@@ -276,8 +276,8 @@ def _writer_number(assignment: WriterAssignment, given: Sequence[str]) -> Column
 
 
 def number_rows(assignment: WriterAssignment, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: add the number of the writer of each row. All columns pass through Python, because Spark before 4.1 has
-    no functions of Arrow columns."""
+    """On an executor: add the number of the writer of each row. All columns pass through Python, because functions of Arrow
+    columns are new in Spark 4.1."""
     for batch in batches:
         missing = pa.nulls(batch.num_rows, pa.string())
         columns = [batch.column(name) if name in batch.schema.names else missing for name in assignment.columns]

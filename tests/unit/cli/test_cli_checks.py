@@ -84,8 +84,8 @@ def test_doctor_finds_faults(arctic: Arctic, library: Library, monkeypatch: pyte
         "pyiceberg": "fault",
         "pyarrow": "fault",
         "polars": "fault",
-        "pyspark": "warn",
-        "java": "warn",
+        "pyspark": "note",
+        "java": "note",
         "cache": "fault",
         "config": "fault",
     }
@@ -95,8 +95,9 @@ def test_doctor_finds_faults(arctic: Arctic, library: Library, monkeypatch: pyte
 def test_python_and_spark_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check_python((3, 10, 9)).state == "fault"
     assert checks.check_python((3, 14, 0)).state == "ok"
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "4.10.0")
-    assert checks.check_pyspark().state == "warn"
+    for version, state in {"3.5.9": "ok", "4.0.5": "ok", "4.1.4": "ok", "4.10.0": "warn", "3.4.1": "warn"}.items():
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, version=version: version)
+        assert checks.check_pyspark().state == state
 
 
 def test_no_catalog_is_worth_a_look(library: Library) -> None:

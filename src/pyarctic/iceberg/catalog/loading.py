@@ -21,12 +21,14 @@ from pyiceberg.utils.config import Config
 
 from pyarctic import config
 from pyarctic.config import TableName
-from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
+from pyarctic.errors import ArcticError, ConfigError, Damaged, MissingExtra, NotFound, Unavailable, Unsupported
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_catalog_patches, apply_patches
 from pyarctic.iceberg.catalog.sqlite_files import check_sqlite_file, explain_sqlite_error
 from pyarctic.iceberg.storage import CREDENTIALS_HINT, is_refused
 
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
+_EXTRAS = {"boto3": "glue", "thrift": "hive", "psycopg": "postgres"}
+"""What installs the modules that catalogs need."""
 
 
 def catalog_names() -> list[str]:
@@ -86,7 +88,7 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
             table=subject,
         ) from cause
     except NotInstalledError as cause:
-        raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
+        raise _missing_package(catalog, cause) from cause
     except _client_errors() as cause:
         if (problem := explain_sqlite_error(catalog, cause)) is not None:
             raise problem from cause
@@ -104,6 +106,20 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
             detail = f"{subject}: no permission for its files: {_first_line(cause)}"
             raise Unavailable(detail, hint=CREDENTIALS_HINT, catalog=catalog) from cause
         raise Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog) from cause
+
+
+def _missing_package(catalog: str, cause: NotInstalledError) -> MissingExtra:
+    missing: BaseException | None = cause
+    while missing is not None and not isinstance(missing, ModuleNotFoundError):
+        missing = missing.__cause__ or missing.__context__
+    package = (missing.name or "").partition(".")[0] if missing else ""
+    if package in _EXTRAS:
+        command = f"pip install 'pyarctic[{_EXTRAS[package]}]'"
+        return MissingExtra(f"catalog {catalog!r} needs {package}, which is not installed: {command}", catalog=catalog)
+    if package == "psycopg2":
+        hint = "Write postgresql+psycopg:// in its `uri`, and pip install 'pyarctic[postgres]'; or install psycopg2."
+        return MissingExtra(f"catalog {catalog!r} needs psycopg2, which is not installed", hint=hint, catalog=catalog)
+    return MissingExtra(f"catalog {catalog!r} needs a package that is not installed: {package or cause}", catalog=catalog)
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
