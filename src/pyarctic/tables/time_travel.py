@@ -137,15 +137,15 @@ def _snapshots_until(metadata: TableMetadata, time: datetime, store: Store) -> I
     """The snapshot that was current at a time, and those that were before, also if the store was rolled back since. Raises
     NotFound where the history was cut."""
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    sequences = {snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
     following: Snapshot | None = None
+    until_ms: int | None = None
     for timestamp_ms, snapshot_id in _current_snapshots(metadata):
         snapshot = snapshots.get(snapshot_id)
         if is_not_after(timestamp_ms, time):
-            if snapshot is None or _is_gap_between(snapshot, following, sequences, metadata):
+            if snapshot is None or _is_gap_between(snapshot, timestamp_ms, following, until_ms, metadata):
                 raise _expired(store, following)
             yield snapshot
-        following = snapshot
+        following, until_ms = snapshot, timestamp_ms
     if following is not None and (following.sequence_number or 0) > 1:
         raise _expired(store, following)
 
@@ -159,13 +159,20 @@ def _current_snapshots(metadata: TableMetadata) -> Iterator[tuple[int, int]]:
         yield snapshot.timestamp_ms, snapshot.snapshot_id
 
 
-def _is_gap_between(snapshot: Snapshot, following: Snapshot | None, sequences: set[int], metadata: TableMetadata) -> bool:
-    """Whether an expired snapshot may have been current between two that follow each other in the log."""
-    if following is None or following.parent_snapshot_id == snapshot.snapshot_id:
+def _is_gap_between(
+    snapshot: Snapshot, since_ms: int, following: Snapshot | None, until_ms: int | None, metadata: TableMetadata
+) -> bool:
+    """Whether an expired snapshot may have been current between two that follow each other in the log, where they became
+    current at two moments. Some tools remove only the entries of expired snapshots from the log."""
+    if following is None or until_ms is None:
         return False
-    sequence = snapshot.sequence_number or 0
-    next_sequence = min((each for each in sequences if each > sequence), default=last_sequence_number(metadata) + 1)
-    return next_sequence > sequence + 1
+    if following.timestamp_ms == until_ms:  # it was committed then, on top of the one that was current
+        return all(each.snapshot_id != snapshot.snapshot_id for each in ancestors(metadata, following))
+    # The table was set to it then. What was committed in between has a number between those before and after.
+    known = {each.sequence_number or 0: each.timestamp_ms for each in metadata.snapshots}
+    before = max((number for number, at in known.items() if at <= since_ms), default=snapshot.sequence_number or 0)
+    after = min((number for number, at in known.items() if at >= until_ms), default=last_sequence_number(metadata) + 1)
+    return following is snapshot or any(number not in known for number in range(before + 1, after))
 
 
 def _expired(store: Store, oldest: Snapshot | None) -> NotFound:

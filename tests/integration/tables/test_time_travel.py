@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,52 @@ def test_a_snapshot_that_was_expired_is_not_replaced_by_an_older_one(lake: Catal
     with pytest.raises(NotFound, match="no snapshot of that time any more"):
         read_at(then)
     assert read_at(later) == {1: "a", 2: "b", 3: "c", 8: "later", 9: "appended"}
+
+
+@pytest.mark.parametrize("goes_back_twice", [False, True])
+def test_an_expired_snapshot_that_was_rolled_back_is_not_replaced(lake: Catalog, *, goes_back_twice: bool) -> None:
+    """It has left no child, and the log has no entry of it any more."""
+
+    def go_back(to: int | None) -> None:
+        time.sleep(0.002)
+        lake.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id=to).commit()
+
+    table = made()
+    first = table.write(rows(_1="a"), "overwrite")
+    append_to_base(lake, _2="b")
+    second = opened().view.snapshot_id
+    if goes_back_twice:
+        go_back(first)
+    before = opened().write(rows(_5="before"), "upsert")
+    append_to_base(lake, _9="dropped")
+    expired = opened().view.snapshot_id
+    then = opened().write(rows(_6="then"), "upsert")
+    go_back(second if goes_back_twice else first)
+    after = opened().write(rows(_7="after"), "upsert")
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([expired or 0]).commit()
+    for snapshot_id in (before, then):
+        with pytest.raises(NotFound, match="no snapshot of that time any more"):
+            read_at(snapshot_id)
+    kept = {1: "a", 2: "b"} if goes_back_twice else {1: "a"}
+    assert read_at(after) == kept | {5: "before", 6: "then", 7: "after"}
+    assert read_at(second) == {1: "a", 2: "b"}
+
+
+def test_an_expired_snapshot_that_the_table_was_set_to_is_not_replaced(lake: Catalog) -> None:
+    table = made()
+    table.write(rows(_1="a"), "overwrite")
+    append_to_base(lake, _2="b")
+    expired = opened().view.snapshot_id
+    append_to_base(lake, _3="c")
+    lake.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id=expired).commit()
+    then = opened().write(rows(_4="then"), "upsert")
+    assert read_at(then) == {1: "a", 2: "b", 4: "then"}
+    append_to_base(lake, _5="d")
+    after = opened().write(rows(_6="after"), "upsert")
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([expired or 0]).commit()
+    with pytest.raises(NotFound, match="no snapshot of that time any more"):
+        read_at(then)
+    assert read_at(after) == {1: "a", 2: "b", 4: "then", 5: "d", 6: "after"}
 
 
 def test_what_was_merged_then_is_not_known_any_more(lake: Catalog) -> None:
