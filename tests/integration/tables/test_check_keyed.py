@@ -76,7 +76,8 @@ def test_a_key_that_two_files_of_the_format_hold(lake: Catalog) -> None:
     before = read()
     add_file(opened(), rows(_7="again", _8="again", _500="new"), "1-B-1-00000-0-77-00001")
     add_file(opened(), rows(_8="and again", _9="again"), "1-B-1-00000-0-77-00002")
-    assert pyarctic.check(NAME).findings == ()  # only the rows tell
+    assert pyarctic.check(NAME, rows=False).findings == ()  # only the rows tell
+    assert pyarctic.check(NAME).is_damaged
     planned = check(repair=True, dry_run=True)
     assert outline(planned) == [("duplicate-keys", "base", 4, 4)]
     assert planned.is_damaged
