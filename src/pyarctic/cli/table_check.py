@@ -36,7 +36,7 @@ def check(
         bool,
         typer.Option(
             "--rows/--no-rows",
-            help="Read all rows: keys, tree nodes, page checksums, positions of deletes. Without them only footers are read.",
+            help="Read all rows: keys, tree nodes, page checksums, positions of deletes. Without: footers only.",
         ),
     ] = True,
     all_snapshots: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,27 @@ def test_clocks_that_differ(lake: Catalog) -> None:
     edited(lake.load_table("db.t"), set_back)
     assert read_at(then) == {1: "x", 2: "y"}
     assert opened().changes(since=then).count() == 0
+
+
+@pytest.mark.parametrize("kind", ["native", "base"])
+def test_an_expired_moment_of_one_store_is_refused(lake: Catalog, kind: str) -> None:
+    if kind == "base":
+        made()
+    else:
+        pyarctic.create_table("lake.db.t", pa.schema([("id", pa.int64()), ("text", pa.string())]), format="iceberg")
+    moments, snapshots = [], []
+    for number in range(3):
+        append_to_base(lake, **{f"_{number}": "a"})
+        time.sleep(0.002)
+        moments.append(datetime.now(UTC))
+        snapshots.append(lake.load_table("db.t").metadata.current_snapshot_id or 0)
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([snapshots[1]]).commit()
+
+    def count(moment: datetime) -> int:
+        options: dict[str, Any] = {"store": "base"} if kind == "base" else {}
+        return pyarctic.table("lake.db.t").scan(as_of=moment, **options).count()
+
+    assert count(moments[2]) == 3
+    for moment in moments[:2]:  # since when the expired one was current is not known
+        with pytest.raises(NotFound, match="no snapshot of that time any more"):
+            count(moment)
