@@ -180,7 +180,7 @@ def drop_table(name: str, *, purge: bool = False) -> None:
 def check(
     name: str,
     *,
-    rows: bool = False,
+    rows: bool = True,
     all_snapshots: bool = False,
     repair: bool = False,
     dry_run: bool = False,
@@ -188,12 +188,13 @@ def check(
 ) -> CheckReport:
     """Check that a table is sound: every file is there and is what the metadata says; keys, totals and deletes agree.
 
-        report = arctic.check("demo.shop.orders", rows=True)
+        report = arctic.check("demo.shop.orders")
         print(report.is_damaged, [finding.title for finding in report.findings])
 
     Args:
         name: the full name, `catalog.database.table`.
-        rows: read all rows too: page checksums, positions of deletes; keys and tree nodes of a keyed table.
+        rows: read all rows: page checksums, positions of deletes; keys and tree nodes of a keyed table. Without them only
+            metadata and footers are read.
         all_snapshots: check all snapshots, not only the current one.
         repair: repair what can be repaired without losing a row: duplicate keys, dangling deletes, wrong totals.
         dry_run: with `repair`, only report what would be done.

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 def check(
     name: TableArgument,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Read all rows: keys, tree nodes, page checksums, positions of deletes.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--rows/--no-rows",
+            help="Read all rows: keys, tree nodes, page checksums, positions of deletes. Without: footers only.",
+        ),
+    ] = True,
     all_snapshots: Annotated[
         bool, typer.Option("--all-snapshots", help="Check all snapshots, not only the current one.")
     ] = False,
@@ -46,11 +50,11 @@ def check(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Check that a table is sound: files, metadata, and with --rows also rows.
+    """Check that a table is sound: files, metadata and rows.
 
     \b
     Example:
-      arctic table check demo.shop.orders --rows
+      arctic table check demo.shop.orders
 
     The exit code is 1 if there is damage that was not repaired. Warnings and notes do not count.
     """

@@ -6,7 +6,6 @@ the time of its commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,8 +18,8 @@ from pyarctic.iceberg.manifest import ancestors
 from pyarctic.iceberg.read import TableView
 from pyarctic.tables.describe import instant
 from pyarctic.tables.format.file_names import Store
-from pyarctic.tables.format.merged_sequence import last_sequence_number, merged_sequences
-from pyarctic.tables.snapshots import check_choice, is_not_after, schema_of
+from pyarctic.tables.format.merged_sequence import merged_sequences
+from pyarctic.tables.snapshots import check_choice, expired, schema_of, snapshots_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def _change_of(base: TableView, change: TableMetadata, of_base: Snapshot) -> Sna
     if not later or (
         (later[-1].sequence_number or 0) > merged and change.snapshot_by_id(later[-1].parent_snapshot_id or -1) is None
     ):
-        raise _expired("change", later[-1] if later else None)
+        raise expired("the change store", later[-1] if later else None)
     return later[-1]
 
 
@@ -122,7 +121,7 @@ def _base_at(base: TableView, change: Snapshot | None, time: datetime) -> Snapsh
     """The newest snapshot of Base that is not younger than a time, and into which no change later than a snapshot of the
     change store was merged: clocks of writers may differ."""
     last_sequence = (change.sequence_number or 0) if change is not None else 0
-    for snapshot in _snapshots_until(base.metadata, time, "base"):
+    for snapshot in snapshots_until(base.metadata, time, "the base store"):
         if max(merged_sequences(base.metadata, base.io, snapshot).values(), default=0) <= last_sequence:
             return snapshot
     return None
@@ -130,48 +129,4 @@ def _base_at(base: TableView, change: Snapshot | None, time: datetime) -> Snapsh
 
 def _snapshot_at(metadata: TableMetadata, time: datetime, store: Store) -> Snapshot | None:
     """The snapshot that was the current one at a time; None if the store had none yet."""
-    return next(_snapshots_until(metadata, time, store), None)
-
-
-def _snapshots_until(metadata: TableMetadata, time: datetime, store: Store) -> Iterator[Snapshot]:
-    """The snapshot that was current at a time, and those that were before, also if the store was rolled back since. Raises
-    NotFound where the history was cut."""
-    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    sequences = {snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
-    following: Snapshot | None = None
-    for timestamp_ms, snapshot_id in _current_snapshots(metadata):
-        snapshot = snapshots.get(snapshot_id)
-        if is_not_after(timestamp_ms, time):
-            if snapshot is None or _is_gap_between(snapshot, following, sequences, metadata):
-                raise _expired(store, following)
-            yield snapshot
-        following = snapshot
-    if following is not None and (following.sequence_number or 0) > 1:
-        raise _expired(store, following)
-
-
-def _current_snapshots(metadata: TableMetadata) -> Iterator[tuple[int, int]]:
-    """Which snapshots were current since when, the latest first. Not every catalog keeps a log of it."""
-    if metadata.snapshot_log:
-        yield from ((entry.timestamp_ms, entry.snapshot_id) for entry in reversed(metadata.snapshot_log))
-        return
-    for snapshot in ancestors(metadata, metadata.current_snapshot()):
-        yield snapshot.timestamp_ms, snapshot.snapshot_id
-
-
-def _is_gap_between(snapshot: Snapshot, following: Snapshot | None, sequences: set[int], metadata: TableMetadata) -> bool:
-    """Whether an expired snapshot may have been current between two that follow each other in the log."""
-    if following is None or following.parent_snapshot_id == snapshot.snapshot_id:
-        return False
-    sequence = snapshot.sequence_number or 0
-    next_sequence = min((each for each in sequences if each > sequence), default=last_sequence_number(metadata) + 1)
-    return next_sequence > sequence + 1
-
-
-def _expired(store: Store, oldest: Snapshot | None) -> NotFound:
-    snapshot_id = oldest.snapshot_id if oldest is not None else None
-    return NotFound(
-        f"the {store} store has no snapshot of that time any more: the next one is {snapshot_id}",
-        hint="Older ones were expired. Choose a later snapshot or time.",
-        snapshot_id=snapshot_id,
-    )
+    return next(snapshots_until(metadata, time, f"the {store} store"), None)

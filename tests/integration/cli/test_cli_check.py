@@ -53,9 +53,9 @@ def test_a_sound_table(orders: Arctic) -> None:
     assert ran.out.splitlines() == [
         f"Table     {NAME}",
         "Result    sound",
-        "Checked   2 files of the current snapshot, without their rows; --rows reads them",
+        "Checked   2 files of the current snapshot, with their rows",
     ]
-    assert "2 files of all snapshots, with their rows" in orders(*CHECK, "--rows", "--all-snapshots").out
+    assert "2 files of all snapshots, without their rows" in orders(*CHECK, "--no-rows", "--all-snapshots").out
     document = orders(*CHECK, "--json").json
     assert (document["damaged"], document["findings"], document["kind"]) == (False, [], "keyed")
     assert orders(*CHECK, "--format", "name").out == f"{NAME}\n"
@@ -76,21 +76,21 @@ def test_damage_has_an_exit_code(orders: Arctic, tmp_path: Path) -> None:
 
 def test_repairs_are_shown_and_need_confirmation(orders: Arctic) -> None:
     add_again()
-    ran = orders(*CHECK, "--rows")
+    ran = orders(*CHECK)
     assert (ran.code, ran.err) == (1, "1 of 1 findings can be repaired: --repair --dry-run shows how\n")
-    ran = orders(*CHECK, "--rows", "--repair", "--dry-run")
+    ran = orders(*CHECK, "--repair", "--dry-run")
     assert (ran.code, ran.err) == (1, "dry run: nothing was changed\n")
     assert "would be done" in ran.out
     assert "delete all rows of a key but the one that was committed last" in ran.out
-    ran = orders(*CHECK, "--rows", "--repair")
+    ran = orders(*CHECK, "--repair")
     assert ran.code == 2
     assert "needs confirmation" in ran.err
     assert len(cities(orders)) == 3
-    ran = orders(*CHECK, "--rows", "--repair", "--yes")
+    ran = orders(*CHECK, "--repair", "--yes")
     assert (ran.code, ran.err) == (0, "")
     assert "repaired (1 × damage)" in ran.out
     assert sorted(cities(orders)) == [(1, "Oslo"), (2, "Bern")]
-    ran = orders(*CHECK, "--rows", "--repair", "--yes", "--json")
+    ran = orders(*CHECK, "--repair", "--yes", "--json")
     assert (ran.code, ran.json["findings"], ran.err) == (0, [], "nothing to repair\n")
 
 

@@ -338,7 +338,7 @@ def test_a_page_that_does_not_match_its_checksum(lake: Lake) -> None:
     assert check(rows=True).findings == ()
     changed[2000] ^= 1  # in the values of the first column: any value is valid there
     path.write_bytes(changed)
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     assert codes(check(rows=True)) == {"unreadable-file": [data.path]}
 
 
@@ -349,7 +349,7 @@ def test_a_position_that_no_row_has(lake: Lake, position: int) -> None:
     table.commit(data)
     delete = table.position_deletes([(data.path, 1), (data.path, position)], data)
     table.commit(delete)
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     assert codes(check(rows=True)) == {"wrong-positions": [delete.path]}
 
 
@@ -374,7 +374,7 @@ def test_rows_in_the_file_of_another_partition(lake: Lake) -> None:
     table.commit(good)
     assert check(rows=True).findings == ()
     table.commit(data)
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     report = check(rows=True)
     assert [(f.code, f.files, f.rows) for f in report.findings] == [("wrong-partition", 1, 2)]
     table.commit(table.position_deletes([(data.path, 2)], data, named=True))
@@ -392,7 +392,7 @@ def test_a_position_delete_of_a_file_in_another_partition(lake: Lake) -> None:
     table.commit(one, other)
     delete = table.position_deletes([(one.path, 0), (other.path, 1)], one)
     table.commit(delete)
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     report = check(rows=True)
     assert codes(report) == {"contradicting-deletes": [delete.path]}
     assert report.findings[0].rows == 1
@@ -450,7 +450,7 @@ def test_an_equality_delete_without_its_column(lake: Lake) -> None:
     table.commit(table.data(rows(1, 2)))
     delete = replace(table.equality_deletes([{"id": 1}]), equality_ids=(1, 2))
     table.commit(delete)
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     assert codes(check(rows=True)) == {"unreadable-file": [delete.path]}
 
 
@@ -462,7 +462,7 @@ def test_a_file_whose_columns_are_not_those_of_the_table(lake: Lake) -> None:
     texts = names.set_column(0, names.schema.field("id").with_type(pa.string()), pa.array(["one", "two"]))
     pq.write_table(texts, path)
     table.commit(replace(data, size=path.stat().st_size, lower={}, upper={}))
-    assert check().findings == ()
+    assert check(rows=False).findings == ()
     assert codes(check(rows=True)) == {"unreadable-file": [data.path]}
 
 

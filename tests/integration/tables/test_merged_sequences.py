@@ -266,6 +266,33 @@ def test_a_cut_history_of_an_older_state(lake: Catalog, appended: dict[int, str]
     assert "arctic.merged-sequences.snapshot-id" in str(raised.value.hint)
 
 
+def test_a_rollback_over_a_merge_that_followed_an_expiry(lake: Catalog) -> None:
+    """The merge knows what was merged before it, but not of all snapshots that the table may be rolled back to."""
+    table = made()
+    table.write(rows(_1="a"), "upsert")
+    pyarctic.optimize("lake.db.t", kind="minor")
+    merged_at = opened().view.snapshot_id
+    targets = []
+    for key in (4, 5):
+        append_to_base(lake, **{f"_{key}": "appended"})
+        targets.append(opened().view.snapshot_id)
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([merged_at or 0]).commit()
+    opened().write(rows(_1="later"), "upsert")
+    for _ in range(2):  # both snapshots tell what was merged before
+        pyarctic.optimize("lake.db.t", kind="minor")
+        assert read() == {1: "later", 4: "appended", 5: "appended"}
+        for target, keys in zip(targets, [(4,), (4, 5)], strict=True):
+            roll_back_with_another_tool(lake, target)
+            assert opened().merged_sequences() == {"": 1}
+            assert read() == {1: "later"} | dict.fromkeys(keys, "appended")
+    remove_older_metadata(lake)
+    assert opened().merged_sequences() == {"": 1}
+    roll_back_with_another_tool(lake, targets[0])
+    with pytest.raises(Damaged, match="what was merged is not known"):
+        read()
+    assert [finding.code for finding in pyarctic.check("lake.db.t").findings] == ["merged-sequences-lost"]
+
+
 @pytest.mark.parametrize("is_partial", [True, False])
 def test_a_property_that_another_engine_left_behind(
     lake: Catalog, monkeypatch: pytest.MonkeyPatch, *, is_partial: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,52 @@ def test_a_snapshot_that_was_expired_is_not_replaced_by_an_older_one(lake: Catal
     assert read_at(later) == {1: "a", 2: "b", 3: "c", 8: "later", 9: "appended"}
 
 
+@pytest.mark.parametrize("goes_back_twice", [False, True])
+def test_an_expired_snapshot_that_was_rolled_back_is_not_replaced(lake: Catalog, *, goes_back_twice: bool) -> None:
+    """It has left no child, and the log has no entry of it any more."""
+
+    def go_back(to: int | None) -> None:
+        time.sleep(0.002)
+        lake.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id=to).commit()
+
+    table = made()
+    first = table.write(rows(_1="a"), "overwrite")
+    append_to_base(lake, _2="b")
+    second = opened().view.snapshot_id
+    if goes_back_twice:
+        go_back(first)
+    before = opened().write(rows(_5="before"), "upsert")
+    append_to_base(lake, _9="dropped")
+    expired = opened().view.snapshot_id
+    then = opened().write(rows(_6="then"), "upsert")
+    go_back(second if goes_back_twice else first)
+    after = opened().write(rows(_7="after"), "upsert")
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([expired or 0]).commit()
+    for snapshot_id in (before, then):
+        with pytest.raises(NotFound, match="no snapshot of that time any more"):
+            read_at(snapshot_id)
+    kept = {1: "a", 2: "b"} if goes_back_twice else {1: "a"}
+    assert read_at(after) == kept | {5: "before", 6: "then", 7: "after"}
+    assert read_at(second) == {1: "a", 2: "b"}
+
+
+def test_an_expired_snapshot_that_the_table_was_set_to_is_not_replaced(lake: Catalog) -> None:
+    table = made()
+    table.write(rows(_1="a"), "overwrite")
+    append_to_base(lake, _2="b")
+    expired = opened().view.snapshot_id
+    append_to_base(lake, _3="c")
+    lake.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id=expired).commit()
+    then = opened().write(rows(_4="then"), "upsert")
+    assert read_at(then) == {1: "a", 2: "b", 4: "then"}
+    append_to_base(lake, _5="d")
+    after = opened().write(rows(_6="after"), "upsert")
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([expired or 0]).commit()
+    with pytest.raises(NotFound, match="no snapshot of that time any more"):
+        read_at(then)
+    assert read_at(after) == {1: "a", 2: "b", 4: "then", 5: "d", 6: "after"}
+
+
 def test_what_was_merged_then_is_not_known_any_more(lake: Catalog) -> None:
     """Of a healthy table: only its past is concerned."""
     table = made()
@@ -180,3 +228,27 @@ def test_clocks_that_differ(lake: Catalog) -> None:
     edited(lake.load_table("db.t"), set_back)
     assert read_at(then) == {1: "x", 2: "y"}
     assert opened().changes(since=then).count() == 0
+
+
+@pytest.mark.parametrize("kind", ["native", "base"])
+def test_an_expired_moment_of_one_store_is_refused(lake: Catalog, kind: str) -> None:
+    if kind == "base":
+        made()
+    else:
+        pyarctic.create_table("lake.db.t", pa.schema([("id", pa.int64()), ("text", pa.string())]), format="iceberg")
+    moments, snapshots = [], []
+    for number in range(3):
+        append_to_base(lake, **{f"_{number}": "a"})
+        time.sleep(0.002)
+        moments.append(datetime.now(UTC))
+        snapshots.append(lake.load_table("db.t").metadata.current_snapshot_id or 0)
+    lake.load_table("db.t").maintenance.expire_snapshots().by_ids([snapshots[1]]).commit()
+
+    def count(moment: datetime) -> int:
+        options: dict[str, Any] = {"store": "base"} if kind == "base" else {}
+        return pyarctic.table("lake.db.t").scan(as_of=moment, **options).count()
+
+    assert count(moments[2]) == 3
+    for moment in moments[:2]:  # since when the expired one was current is not known
+        with pytest.raises(NotFound, match="no snapshot of that time any more"):
+            count(moment)

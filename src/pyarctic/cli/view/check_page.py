@@ -77,7 +77,7 @@ def _header_facts(report: CheckReport) -> Iterator[tuple[str, str]]:
     state = "damaged" if report.is_damaged else "repaired" if counts["damage"] else "sound"
     yield "Result", state + (f" ({', '.join(parts)})" if parts else "")
     snapshots = "all snapshots" if report.all_snapshots else "the current snapshot"
-    rows = "with their rows" if report.rows_read else "without their rows; --rows reads them"
+    rows = "with their rows" if report.rows_read else "without their rows"
     yield "Checked", f"{format_count(report.files_checked)} files of {snapshots}, {rows}"
 
 

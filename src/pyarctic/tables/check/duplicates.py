@@ -1,9 +1,10 @@
 """Keys that have several rows in the base store.
 
 Files are divided into key groups, as for reading. Within a group every row has a version, its place in an order: rows of
-foreign files come last, as in merged reads; else the sequence number of the file counts, then the position. A row whose key
-has a greater version is a duplicate, and the last row remains. If the greater version is in a foreign file, merged reads
-know it already: the row is replaced. Versions beyond the memory budget are spilled, as in merged reads."""
+foreign files come last, as in merged reads; else rows that pending changes do not reach, because their transaction is later;
+then the sequence number of the file counts, then the position. A row whose key has a greater version is a duplicate, and the
+last row remains. If the greater version is in a foreign file, merged reads know it already: the row is replaced. Versions
+beyond the memory budget are spilled, as in merged reads."""
 
 from __future__ import annotations
 
@@ -64,7 +65,16 @@ class DuplicateRows:
 class BaseRows:
     """The base store at its current snapshot, for looking at the keys of its rows."""
 
-    def __init__(self, view: TableView, state: SnapshotFiles, key: PrimaryKey, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        view: TableView,
+        state: SnapshotFiles,
+        key: PrimaryKey,
+        memory_bytes: int,
+        *,
+        pending: pl.Series | None = None,
+    ) -> None:
+        """`pending`: the transactions of changes that are not merged yet."""
         self._view = view
         self._key = key
         self._memory_bytes = memory_bytes
@@ -72,7 +82,11 @@ class BaseRows:
         self._positions = PositionDeletes(view.io, memory_bytes // 4)
         self._reader = TableReader(view.metadata, view.io, matches, self._positions, EqualityDeletes(view.io, [], 0))
         files = parse_file_names(self._reader.numbered_files(), "base")
-        self.files = order_foreign_files(files, state.files, view, ManifestReader(view.io))
+        ordered = order_foreign_files(files, state.files, view, ManifestReader(view.io))
+        transactions = np.unique(pending.to_numpy()) if pending is not None else np.zeros(0, np.int64)
+        beyond = np.searchsorted(transactions, ordered["transaction_id"].to_numpy(), side="right")
+        self.files = ordered.with_columns(beyond=pl.Series(beyond, dtype=pl.Int64))
+        """With `beyond`: how many of the pending transactions the rows of a file come after."""
 
     def deleted_positions(self, paths: set[str]) -> dict[str, Positions]:
         """The positions that delete files name, for those of some files that are in the snapshot."""
@@ -92,7 +106,7 @@ class BaseRows:
         grouped = split_by_key_ranges(assign_roots(ranged), self._key.fields[0])
         for _, group in grouped.group_by(_GROUP, maintain_order=True):
             try:
-                yield from self._duplicates_of(group.sort("foreign_order", "data_sequence_number", "file_path"))
+                yield from self._duplicates_of(group.sort("foreign_order", "beyond", "data_sequence_number", "file_path"))
             except Damaged as error:
                 yield error
 

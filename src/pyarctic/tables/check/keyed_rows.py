@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,10 +15,11 @@ from pyarctic.iceberg.manifest import IS_DATA, FileList
 from pyarctic.iceberg.read import TableView
 from pyarctic.tables.check.duplicates import BaseRows
 from pyarctic.tables.check.keys import KeyInspector
+from pyarctic.tables.format.file_names import StorePaths, parse_change_file_names
 from pyarctic.tables.format.primary_key import PrimaryKey
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.read.foreign_files import UNKNOWN_ORDER
-from pyarctic.tables.read.key_groups import with_key_ranges
+from pyarctic.tables.read.key_groups import select_unmerged, with_key_ranges
 from pyarctic.tables.read.merged_scan import MEMORY_BYTES
 
 _UNREADABLE = (
@@ -74,7 +76,7 @@ class KeyedRowCheck:
         duplicates: Duplicates = {}
         if base.current is not None and base.current.is_complete:
             try:
-                rows = BaseRows(self._table.view, base.current, self._key, MEMORY_BYTES)
+                rows = BaseRows(self._table.view, base.current, self._key, MEMORY_BYTES, pending=self._pending(change))
                 problems += self.base.problems(rows.deleted_positions(self.base.suspects))
             except Damaged as error:
                 if error.facts.get("reason") == UNKNOWN_ORDER:
@@ -87,6 +89,17 @@ class KeyedRowCheck:
         if not reported:
             problems += self._check_merged_read()
         return KeyedRowProblems(base=problem_frame(problems), change=problem_frame(of_change), duplicates=duplicates)
+
+    def _pending(self, change: CheckedStore) -> pl.Series | None:
+        """The transactions of changes that are not merged; if that is not known, of all changes."""
+        if change.current is None:
+            return None
+        files = change.current.files.filter(IS_DATA)
+        with contextlib.suppress(Damaged):
+            files = select_unmerged(
+                files, StorePaths(self._table.change_store.view.metadata), self._table.merged_sequences()
+            )
+        return parse_change_file_names(files)["transaction_id"]
 
     def _find_duplicates(self, rows: BaseRows, problems: list[Problem]) -> Duplicates:
         duplicates: Duplicates = {"duplicate-keys": {}, "replaced-rows": {}}

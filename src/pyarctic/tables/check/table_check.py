@@ -32,7 +32,7 @@ class _Silent:
 def check_table(
     name: str,
     *,
-    rows: bool = False,
+    rows: bool = True,
     all_snapshots: bool = False,
     repair: bool = False,
     dry_run: bool = False,
@@ -50,7 +50,7 @@ class TableCheck:
     """One check of a table: `run`, then `repair` with the report of it."""
 
     def __init__(
-        self, table: Table, *, rows: bool = False, all_snapshots: bool = False, listener: CheckListener | None = None
+        self, table: Table, *, rows: bool = True, all_snapshots: bool = False, listener: CheckListener | None = None
     ) -> None:
         self._table = table
         self._rows = rows
@@ -61,7 +61,7 @@ class TableCheck:
 
     @classmethod
     def of_name(
-        cls, name: str, *, rows: bool = False, all_snapshots: bool = False, listener: CheckListener | None = None
+        cls, name: str, *, rows: bool = True, all_snapshots: bool = False, listener: CheckListener | None = None
     ) -> TableCheck:
         """The check of a table by its name. A keyed table without its change store is checked as far as it exists."""
         try:

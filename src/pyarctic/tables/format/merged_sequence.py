@@ -47,7 +47,7 @@ MERGED_AT = "arctic.merged-sequences.snapshot-id"
 property alone do not write it."""
 _BEFORE = "arctic.merged-sequences.before"
 """In the summary of the first snapshot that has merged sequences: those of the snapshot before it, which an engine stored in
-the property alone."""
+the property alone, or which an expired snapshot had."""
 _EMPTY_TABLE = 0
 _SEQUENCE, _TIME = "optimized-sequence", "base-optimized-time"
 _STATISTICS_FLAGS = {f"{_SEQUENCE}.exist": "true", f"{_TIME}.exist": "true"}
@@ -199,7 +199,7 @@ def _inherited_sequences(metadata: TableMetadata, io: FileIO, snapshot: Snapshot
     history = list(ancestors(metadata, snapshot))
     if _is_property_of(metadata, history):
         return _read_property(metadata.properties, _SEQUENCE)
-    before = _before_first_merge(metadata, snapshot)
+    before = _before_first_merge(metadata, io, snapshot, history[-1])
     if before is not None:
         return before
     if (history[-1].sequence_number or 0) <= 1:  # nothing was expired, and nothing merged
@@ -216,12 +216,19 @@ def _is_property_of(metadata: TableMetadata, history: Sequence[Snapshot]) -> boo
     return metadata.properties.get(MERGED_AT) in known or is_newest
 
 
-def _before_first_merge(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, int] | None:
-    """What an engine had merged that stores it in the property alone; None: there was no such engine."""
-    first = next((each for each in metadata.snapshots if _summary_entry(each, _BEFORE) is not None), None)
-    if first is not None and first.parent_snapshot_id == snapshot.snapshot_id:
-        return _decode(_summary_entry(first, _BEFORE) or "", first)
-    if first is not None or (PARTITION_PROPERTIES in metadata.properties and _is_of_older_engine(metadata.properties)):
+def _before_first_merge(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, oldest: Snapshot) -> dict[str, int] | None:
+    """What had been merged before the first snapshot that has merged sequences: by an engine that stores it in the property
+    alone, or by snapshots that were expired. None: there is no such snapshot."""
+    first_merges = [each for each in metadata.snapshots if _summary_entry(each, _BEFORE) is not None]
+    for first in first_merges:
+        if first.parent_snapshot_id == snapshot.snapshot_id:
+            return _decode(_summary_entry(first, _BEFORE) or "", first)
+    older = load_history_of(metadata, io, oldest) if first_merges else None
+    if older is not None and _find_source(older, known := older.snapshot_by_id(oldest.snapshot_id)) is not None:
+        return merged_sequences(older, io, known)
+    if first_merges and _is_head(metadata, snapshot):  # rolled back by another tool
+        raise _lost(oldest)
+    if first_merges or (PARTITION_PROPERTIES in metadata.properties and _is_of_older_engine(metadata.properties)):
         raise _not_known(snapshot, "An engine stored it in a property alone, which has only the newest state.")
     return None
 
@@ -238,7 +245,11 @@ def _sequences_before_expiry(metadata: TableMetadata, io: FileIO, history: Seque
         return _read_property(metadata.properties, _SEQUENCE)
     if not _is_head(metadata, history[0]):
         raise _not_known(history[0], "Snapshots before it were expired.")
-    raise Damaged(
+    raise _lost(oldest)
+
+
+def _lost(oldest: Snapshot) -> Damaged:
+    return Damaged(
         f"what was merged is not known: the history of Base ends at snapshot {oldest.snapshot_id}",
         hint="Snapshots before it were expired by a tool that does not know keyed tables, and the metadata files of that "
         f"time are gone. Restore them. If you know that the property {PARTITION_PROPERTIES} of Base is right, set its "
