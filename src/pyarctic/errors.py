@@ -42,6 +42,15 @@ class ArcticError(Exception):
         self.message = message
         self.hint = hint
         self.facts: dict[str, Any] = facts
+        for key, value in facts.items():
+            self._note_fact(key, value)
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
+
+    def _note_fact(self, key: str, value: Any) -> None:
+        """Let tracebacks show a fact, unless the message has it."""
+        if key != "table" and str(value) not in self.message:
+            self.add_note(f"{key.replace('_', ' ')}: {value}")
 
     def __str__(self) -> str:
         table = self.facts.get("table")
@@ -140,7 +149,9 @@ def about(**facts: Any) -> Iterator[None]:
         yield
     except ArcticError as error:
         for key, value in facts.items():
-            error.facts.setdefault(key, value)
+            if key not in error.facts:
+                error.facts[key] = value
+                error._note_fact(key, value)
         raise
 
 

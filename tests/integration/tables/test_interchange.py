@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pandas as pd
@@ -19,6 +19,7 @@ from pyarctic import config
 from pyarctic.cli.errors import exit_code
 from pyarctic.errors import MissingExtra, UsageError
 from pyarctic.iceberg.read import RowScan
+from pyarctic.tables import ScanStore, WriteMode
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("amount", pa.int32())])
 DICTS: list[dict[str, Any]] = [
@@ -50,7 +51,7 @@ def scan(kind: str) -> RowScan:
     if kind == "unkeyed":
         return pyarctic.table("demo.shop.unkeyed").scan()
     table = pyarctic.table("demo.shop.keyed")
-    return table.changes() if kind == "changes" else table.scan(store=kind)
+    return table.changes() if kind == "changes" else table.scan(store=cast("ScanStore", kind))
 
 
 @pytest.mark.parametrize("kind", SCANS)
@@ -154,7 +155,7 @@ def sources() -> dict[str, Any]:
     "pandas, indexed", "duckdb", "dicts", "dicts without nulls", "generator", "columns", "arrays", "scan",
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["overwrite", "upsert"])
-def test_tables_take_rows_of_any_form(lake: Path, form: str, mode: str) -> None:
+def test_tables_take_rows_of_any_form(lake: Path, form: str, mode: WriteMode) -> None:
     name = "demo.shop.target"
     table = pyarctic.create_table(name, SCHEMA, primary_key=["id"])
     try:
@@ -194,3 +195,34 @@ def test_what_cannot_be_written(lake: Path, data: Any, message: str) -> None:
         table.write(data)
     assert caught.value.hint
     assert table.refresh().snapshots().height == before
+
+
+@pytest.mark.parametrize("name", ["keyed", "unkeyed"])
+def test_tables_show_what_is_for_users(lake: Path, name: str) -> None:
+    table = pyarctic.table(f"demo.shop.{name}")
+    shown = [attribute for attribute in dir(table) if not attribute.startswith("__")]
+    assert {"scan", "write", "files", "snapshots", "schema", "refresh", "set"} <= set(shown)
+    assert not {"view", "reader", "file_list", "load_newest", "last_step", "try_commit", "keep_up"} & set(shown)
+    assert not [attribute for attribute in shown if attribute.startswith("_")]
+    view = table._repr_html_()
+    assert f"demo.shop.{name}" in view
+    assert "<td" in view
+    assert (">key<" in view) == (name == "keyed")
+
+
+def test_explanations_and_reports_are_readable(lake: Path) -> None:
+    explained = pyarctic.explain("demo.shop.unkeyed")
+    assert repr(explained) == str(explained)
+    assert repr(explained).startswith("demo.shop.unkeyed: health 100 of 100")
+    assert "health 100 of 100" in explained._repr_html_()
+    report = pyarctic.optimize("demo.shop.unkeyed", dry_run=True)
+    assert repr(report) == str(report)
+    assert "demo.shop.unkeyed" in report._repr_html_()
+
+
+def test_top_level_names() -> None:
+    assert pyarctic.Table.__name__ == "Table"
+    assert issubclass(pyarctic.KeyedTable, pyarctic.Table)
+    assert pyarctic.errors.UsageError is UsageError
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = pyarctic.no_such_name
