@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
-import pyarrow as pa
 from pyiceberg.io import S3_SIGNER, FileIO, InputFile, InputStream
 
 from pyarctic.errors import Damaged, Unavailable
@@ -102,7 +101,7 @@ def open_input(io: FileIO, path: str, size: int | None = None) -> Iterator[Input
     with _translate_open_errors(path):
         file = io.new_input(path)
         is_small = size is not None and size <= SMALL_FILE_BYTES and not is_local(path)
-        stream = pa.BufferReader(_read_small(file, size)) if is_small and size is not None else file.open()
+        stream = _buffer(_read_small(file, size)) if is_small and size is not None else file.open()
     with stream:
         yield stream
 
@@ -156,6 +155,12 @@ def _read_small(file: InputFile, size: int) -> bytes:
     if kept is not None:
         kept.add(file.location, content)
     return content
+
+
+def _buffer(data: bytes) -> Any:
+    import pyarrow as pa  # listing tables reads no file, and starts faster without
+
+    return pa.BufferReader(data)
 
 
 def is_refused(cause: OSError) -> bool:

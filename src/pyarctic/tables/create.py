@@ -25,11 +25,11 @@ from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.tables.evolve import parse_type
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 from pyarctic.tables.format.key_hash import check_key_type
+from pyarctic.tables.format.store_names import change_store_name
 from pyarctic.tables.format.store_properties import (
     CHANGE_STORE,
     TableKind,
     change_store_identifier,
-    change_store_name,
     check_user_properties,
     kind_of,
     required_key,

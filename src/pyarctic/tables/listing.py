@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from pyarctic.errors import ArcticError, NotFound, UsageError
 from pyarctic.iceberg.catalog import catalog_names, open_catalog, translate_catalog_errors
-from pyarctic.tables.format.store_properties import SERVICE_CHANGE_STORE, change_store_name
+from pyarctic.tables.format.store_names import SERVICE_CHANGE_STORE, change_store_name
 
 _WILDCARD = re.compile(r"[*?\[]")
 _MAX_SIMILAR = 3

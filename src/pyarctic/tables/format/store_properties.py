@@ -24,13 +24,10 @@ MIXED = "MIXED_ICEBERG"
 STORE = "mixed-format.table-store"
 PRIMARY_KEY = "mixed-format.primary-key-fields"
 CHANGE_STORE = "mixed-format.change.identifier"
-SEPARATOR = "mixed-format.table-store.separator"
 CREATED = "table.create-timestamp"
 BASE_BUCKETS = "base.file-index.hash-bucket"
 CHANGE_BUCKETS = "change.file-index.hash-bucket"
 DEFAULT_BUCKETS = 4
-SERVICE_CHANGE_STORE = "@change"
-"""The ending of change store names in the catalog of the format's management service."""
 
 _RESERVED = {
     FORMAT,
@@ -107,12 +104,6 @@ def change_store_identifier(properties: Mapping[str, str]) -> tuple[str, ...]:
     if not name:
         raise Damaged("the table has a primary key but no change store", hint=f"Table property {CHANGE_STORE} must name it.")
     return tuple(name.split("."))
-
-
-def change_store_name(table: str, catalog_properties: Mapping[str, str]) -> str:
-    """The name of the change store of a new table."""
-    separator = catalog_properties.get(SEPARATOR, "_")
-    return f"{table}{separator}change{separator}"
 
 
 def check_user_properties(properties: Mapping[str, str]) -> None:
