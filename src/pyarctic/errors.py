@@ -12,7 +12,7 @@
         OutcomeUnknown      the outcome of a commit is unknown; committing the same change again will show it
 
 The message is one line that names the object. Its facts (table, file, key …) are in `facts`, so that callers and `--json`
-need not parse the message. `code` is stable and documented in docs/errors.md.
+need not parse the message. `code` is stable and documented in docs/reference/errors.md.
 """
 
 from __future__ import annotations
