@@ -61,6 +61,11 @@ def format_count(count: int) -> str:
     return f"{count:,}"
 
 
+def format_quantity(count: int, noun: str, plural: str | None = None) -> str:
+    """Format a count with its noun: `1 file`, `2 files`, `no files`; `plural` if it is not the noun with an s."""
+    return f"{format_count(count) if count else 'no'} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def format_age(then: datetime, now: datetime) -> str:
     """Format how long ago `then` was in the largest unit: `3 min ago`, `2 days ago`; for future times: `in 5 s`."""
     seconds = round((now - then).total_seconds())

@@ -15,7 +15,7 @@ import typer
 
 from pyarctic._pandas import hide_pandas
 from pyarctic._version import __version__
-from pyarctic.cli import alter, catalog, create, doctor, errors, optimize, scan, table, table_check, write
+from pyarctic.cli import alter, catalog, create, doctor, errors, init, optimize, scan, table, table_check, write
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_command_group, session
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, ReaderClosed, emit
@@ -48,6 +48,7 @@ table.group.command("optimize")(optimize.optimize)
 table.group.command("rollback")(optimize.rollback)
 app.add_typer(catalog.group, name="catalog")
 app.add_typer(table.group, name="table")
+app.command("init")(init.init)
 app.command("doctor")(doctor.doctor)
 
 

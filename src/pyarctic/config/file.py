@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,6 +26,8 @@ KeyPath = tuple[int | str, ...]
 _VARIABLE = re.compile(r"\$(?P<escape>\$)?\{(?P<body>[^}]*)(?P<end>\}?)")
 _REFERENCE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<default>.*))?", re.DOTALL)
 _NULLS = ("", "~", "null", "Null", "NULL")
+FOLDER_VARIABLE = "ARCTIC_CONFIG_DIR"
+"""In a file, the variable with the absolute path of the folder that contains it."""
 
 
 def _check_catalog_name(name: str) -> str:
@@ -75,7 +78,8 @@ def read(path: Path) -> Mapping[str, Mapping[str, str]]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
     lines: dict[KeyPath, int] = {}
     try:
-        values = _parse_yaml(text, lines)
+        variables = ChainMap({FOLDER_VARIABLE: str(path.absolute().parent)}, os.environ)
+        values = _parse_yaml(text, lines, variables)
         return _File.model_validate({} if values is None else values).catalogs
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -118,14 +122,15 @@ def _explain_problem(loc: KeyPath, kind: str, message: str, lines: Mapping[KeyPa
     return _Problem(line, key, messages.get(kind, message.removeprefix("Value error, ")))
 
 
-def _parse_yaml(text: str, lines: dict[KeyPath, int]) -> Any:
+def _parse_yaml(text: str, lines: dict[KeyPath, int], variables: Mapping[str, str]) -> Any:
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
         if root is None:
             return None
         lines[()] = root.start_mark.line + 1
-        return _node_value(loader, root, (), lines, ())
+        values = _node_value(loader, root, (), lines, ())
+        return _expand_values(values, (), lines, variables)
     finally:
         loader.dispose()
 
@@ -155,7 +160,19 @@ def _node_value(
         return None
     if is_plain and raw.lower() in ("true", "false"):
         return raw.lower()
-    return _expand(raw, line, key)
+    return raw
+
+
+def _expand_values(value: Any, loc: KeyPath, lines: Mapping[KeyPath, int], variables: Mapping[str, str]) -> Any:
+    """Expand the variables in all texts."""
+    if isinstance(value, dict):
+        return {name: _expand_values(part, (*loc, name), lines, variables) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_expand_values(part, (*loc, index), lines, variables) for index, part in enumerate(value)]
+    if value is None:
+        return None
+    line = next((lines[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in lines), 1)
+    return _expand(value, line, ".".join(str(part) for part in loc), variables)
 
 
 def _mapping_entries(
@@ -179,8 +196,8 @@ def _mapping_entries(
     return [(name, value) for name, (_, value) in merged.items()]
 
 
-def _expand(text: str, line: int, key: str) -> str:
-    """Expand `${NAME}` and `${NAME:default}` from the environment; `$${` is a literal `${`."""
+def _expand(text: str, line: int, key: str, variables: Mapping[str, str]) -> str:
+    """Expand `${NAME}` and `${NAME:default}`; `$${` is a literal `${`."""
 
     def replacement(match: re.Match[str]) -> str:
         if match["escape"]:
@@ -188,7 +205,7 @@ def _expand(text: str, line: int, key: str) -> str:
         reference = _REFERENCE.fullmatch(match["body"])
         if reference is None or not match["end"]:
             raise _ConfigProblem(line, key, f"{match[0]!r} is not a variable; write ${{NAME}}, or $${{ for a literal ${{")
-        value = os.environ.get(reference["name"], reference["default"])
+        value = variables.get(reference["name"], reference["default"])
         if value is None:
             name = reference["name"]
             raise _ConfigProblem(

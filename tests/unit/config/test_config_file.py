@@ -57,6 +57,13 @@ def test_variables_are_expanded(write_config: WriteConfig, monkeypatch: pytest.M
     }
 
 
+def test_a_file_knows_its_folder(write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_config("catalogs: {demo: {warehouse: 'file://${ARCTIC_CONFIG_DIR}/lake'}}")
+    monkeypatch.setenv("ARCTIC_CONFIG_DIR", "/elsewhere")
+    monkeypatch.chdir("/")
+    assert config.load(path).catalogs["demo"] == {"warehouse": f"file://{path.parent}/lake"}
+
+
 def test_anchors_and_merges_work(write_config: WriteConfig) -> None:
     write_config("catalogs:\n  a: &common {type: sql, uri: one}\n  b: {<<: *common, uri: two}\n  c: *common\n")
     loaded = config.load().catalogs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarctic.cli.session import shows_progress
 from pyarctic.cli.view.columns import Column
-from pyarctic.cli.view.explain_page import facts_section
+from pyarctic.cli.view.facts import facts_section
 from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_count
 

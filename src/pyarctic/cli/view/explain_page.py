@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.facts import facts_section, format_health, format_span, partition_label
 from pyarctic.cli.view.output import Frame, Section
-from pyarctic.units import format_bytes, format_count
+from pyarctic.units import format_bytes, format_count, format_quantity
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing import Health
     from pyarctic.optimizing.plan import Explanation, PartitionRow, RuleRow, TaskRow, TreeRow
 
-FACT_COLUMNS = (Column("field", "Field", priority=0), Column("value", "Value", "time", priority=0))
 NOTE_COLUMNS = (Column("note", "Note", priority=0),)
 RULE_COLUMNS = (
     Column("rule", "Rule", priority=0),
@@ -63,7 +62,6 @@ TREE_COLUMNS = (
     Column("groups", "Key ranges", "count", priority=1),
     Column("targets", "Written to", priority=0),
 )
-_TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def render_explanation(explanation: Explanation, max_rows: int) -> Iterator[Section]:
@@ -115,35 +113,6 @@ def _task_row(task: TaskRow) -> dict[str, Any]:
     }
 
 
-def facts_section(title: str | None, pairs: Iterable[tuple[str, Any]]) -> Section:
-    """A section of `label value` lines."""
-    rows = [{"field": field, "value": value} for field, value in pairs]
-    return Section(title=title, plain=True, frame=Frame(columns=FACT_COLUMNS, rows=rows))
-
-
-def partition_label(partition: str) -> str:
-    """The partition path for display."""
-    return partition or "(whole table)"
-
-
-def format_health(health: Health) -> str:
-    """The score, and what each part subtracts."""
-    parts = (("small files", health.small_files), ("equality deletes", health.equality_deletes))
-    losses = [f"{label} −{loss:g}" for label, loss in (*parts, ("position deletes", health.position_deletes)) if loss]
-    return f"{health.score:g}/100" + (f" ({', '.join(losses)})" if losses else "")
-
-
-def format_span(seconds: float) -> str:
-    """Format a duration in its two largest units: `1 h 30 min`."""
-    rest = round(seconds)
-    parts: list[tuple[int, str]] = []
-    for length, unit in _TIME_UNITS:
-        amount, rest = divmod(rest, length)
-        if amount or parts:
-            parts.append((amount, unit))
-    return " ".join(f"{amount} {unit}" for amount, unit in parts[:2] if amount) or "0 s"
-
-
 def _header_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "Table", explanation.table
     yield "Health", format_health(explanation.health)
@@ -159,8 +128,7 @@ def _format_due(count: int) -> str:
 
 def _summarize(explanation: Explanation) -> str:
     if explanation.tasks:
-        count = len(explanation.tasks)
-        return f"{format_count(count)} task{'' if count == 1 else 's'}"
+        return format_quantity(len(explanation.tasks), "task")
     if explanation.expected.get("dangling_delete_files"):
         return "only dangling deletes would be removed"
     is_waiting = explanation.waiting_changes is not None or any(row.kind for row in explanation.partitions)
@@ -230,13 +198,13 @@ def _expected_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
         yield "Data", f"{format_bytes(figures['read_bytes'])} → about {format_bytes(figures['written_bytes'])}"
         yield "Rows", f"about {format_count(figures['rows_out'])} written"
     if figures.get("change_files_in"):
-        yield "Changes", f"{format_count(figures['change_files_in'])} files merged into the base store"
+        yield "Changes", f"{format_quantity(figures['change_files_in'], 'file')} merged into the base store"
     if figures.get("data_files_converted"):
         yield (
             "Converted",
-            f"equality deletes of {format_count(figures['data_files_converted'])} data files to position deletes",
+            f"equality deletes of {format_quantity(figures['data_files_converted'], 'data file')} to position deletes",
         )
     if figures.get("commits"):
         yield "Commits", format_count(figures["commits"])
     if figures.get("dangling_delete_files"):
-        yield "Removed", f"{format_count(figures['dangling_delete_files'])} dangling delete files"
+        yield "Removed", format_quantity(figures["dangling_delete_files"], "dangling delete file")

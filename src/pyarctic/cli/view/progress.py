@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from pyarctic.cli.session import note, shows_progress
-from pyarctic.cli.view.explain_page import partition_label
+from pyarctic.cli.view.facts import partition_label
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:

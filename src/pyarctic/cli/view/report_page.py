@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyarctic.cli.view.columns import Column
-from pyarctic.cli.view.explain_page import facts_section, format_health, format_span, partition_label
+from pyarctic.cli.view.facts import facts_section, format_health, format_span, partition_label
 from pyarctic.cli.view.output import Frame, Section
-from pyarctic.units import format_bytes, format_count
+from pyarctic.units import format_bytes, format_count, format_quantity
 
 if TYPE_CHECKING:
     from pyarctic.optimizing import Report
@@ -63,26 +63,26 @@ def closing_notes(report: Report) -> Iterator[str]:
     if report.held_back:
         partitions = ", ".join(partition_label(path) for path in report.held_back[:_MAX_PARTITIONS_NAMED])
         more = len(report.held_back) - _MAX_PARTITIONS_NAMED
-        text = f"{_format_quantity(len(report.held_back), 'partition')} held back for concurrent writers: {partitions}"
+        text = f"{format_quantity(len(report.held_back), 'partition')} held back for concurrent writers: {partitions}"
         yield text + (f" and {more:,} more" if more > 0 else "")
     if report.rolled_back:
-        commits = _format_quantity(len(report.rolled_back), "commit")
+        commits = format_quantity(len(report.rolled_back), "commit")
         yield f"{commits} rolled back in favour of another writer; optimize again"
     if report.change_manifests_merged:
-        yield f"{_format_quantity(report.change_manifests_merged, 'manifest')} of the change store merged"
+        yield f"{format_quantity(report.change_manifests_merged, 'manifest')} of the change store merged"
     if report.leftovers_removed:
-        yield f"{_format_quantity(report.leftovers_removed, 'file')} of killed processes removed"
+        yield f"{format_quantity(report.leftovers_removed, 'file')} of killed processes removed"
     if report.left_out:
-        yield f"{_format_quantity(report.left_out, 'partition')} left for the next process"
+        yield f"{format_quantity(report.left_out, 'partition')} left for the next process"
     if report.foreign_files:
-        yield f"{_format_quantity(report.foreign_files, 'file')} of Base written by another engine"
+        yield f"{format_quantity(report.foreign_files, 'file')} of Base written by another engine"
     if report.waiting_changes:
         yield str(report.waiting_changes)
     if report.tasks_dropped:
-        yield f"{_format_quantity(report.tasks_dropped, 'task')} dropped: others replaced or still need their files"
+        yield f"{format_quantity(report.tasks_dropped, 'task')} dropped: others replaced or still need their files"
     if report.failures:
         rest = "the other tasks are committed" if report.changed else "nothing was changed"
-        yield f"{len(report.failures):,} of {_format_quantity(report.tasks_planned, 'task')} failed; {rest}"
+        yield f"{len(report.failures):,} of {format_quantity(report.tasks_planned, 'task')} failed; {rest}"
 
 
 def render_rollback(rollback: Rollback) -> Section:
@@ -110,8 +110,8 @@ def _header_facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.snapshot_ids:
         yield "Snapshots", ", ".join(str(snapshot) for snapshot in report.snapshot_ids)
     if report.removed.change_files:
-        files, rows = format_count(report.removed.change_files), format_count(report.removed.change_rows)
-        yield "Changes merged", f"{files} files with {rows} rows"
+        files, rows = report.removed.change_files, report.removed.change_rows
+        yield "Changes merged", f"{format_quantity(files, 'file')} with {format_quantity(rows, 'row')}"
     if report.removed.data_files or report.rebased_rows:
         copied = f"{format_count(report.rows_copied)} of them copied without decoding"
         yield "Rows rewritten", f"{format_count(report.added.rows)}, {copied}"
@@ -166,7 +166,3 @@ def _prediction_rows(report: Report) -> Iterator[dict[str, Any]]:
 
 def _format_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else format_span(seconds)
-
-
-def _format_quantity(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -23,6 +23,7 @@ from pyarctic import config
 from pyarctic.config import TableName
 from pyarctic.errors import ArcticError, ConfigError, Damaged, NotFound, Unavailable, Unsupported
 from pyarctic.iceberg.catalog.pyiceberg_patches import apply_catalog_patches, apply_patches
+from pyarctic.iceberg.catalog.sqlite_files import check_sqlite_file, explain_sqlite_error
 from pyarctic.iceberg.storage import CREDENTIALS_HINT, is_refused
 
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
@@ -43,6 +44,7 @@ def open_catalog(name: str) -> Catalog:
             hint=f"Configured: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
             catalog=name,
         )
+    check_sqlite_file(name, properties if properties is not None else Config().get_catalog_config(name) or {})
     with translate_catalog_errors(name):
         catalog = load_catalog(name, **(properties or {}))
     apply_catalog_patches()
@@ -85,6 +87,8 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
     except NotInstalledError as cause:
         raise ConfigError(f"catalog {catalog!r} needs a package that is not installed: {cause}", catalog=catalog) from cause
     except _client_errors() as cause:
+        if (problem := explain_sqlite_error(catalog, cause)) is not None:
+            raise problem from cause
         raise Unavailable(
             f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
             hint="Check its `uri`, credentials and that the service is up; `arctic catalog check` tries again.",
