@@ -97,7 +97,8 @@ def environment() -> str:
 
 def variables_of(path: Path) -> Iterator[str]:
     """The environment variables that a module reads: constants in calls and comparisons with `os.environ`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source if "environ" in source or "_xdg(" in source else "")
     for node in ast.walk(tree):
         text = ast.unparse(node) if isinstance(node, ast.Call | ast.Compare | ast.ListComp) else ""
         if "os.environ" in text or text.startswith("_xdg("):

@@ -7,6 +7,7 @@ A comment before a block says what is special about it. A comment `<!-- test: â€
     spark               for the page: its blocks need Spark
     elsewhere PATH      for the page: another test runs it
     file NAME           the block is saved as this file, and not run
+    from NAME           on a page with fresh blocks: the block starts with these tables instead
     exit CODE           the command ends with this exit code
     illustration        the block is a drawing, not the output of the block above it
     not run: REASON     the block cannot run here
@@ -28,7 +29,7 @@ _PART = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _PAGE_WORDS = ("setup", "fresh", "spark", "elsewhere")
-_BLOCK_WORDS = ("file", "exit", "illustration", "not run:")
+_BLOCK_WORDS = ("file", "from", "exit", "illustration", "not run:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,10 @@ class Block:
     @property
     def file_name(self) -> str | None:
         return self.comment.removeprefix("file ").strip() if self.comment.startswith("file ") else None
+
+    @property
+    def start(self) -> str | None:
+        return self.comment.removeprefix("from ").strip() if self.comment.startswith("from ") else None
 
     @property
     def exit_code(self) -> int:

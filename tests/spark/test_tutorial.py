@@ -39,7 +39,7 @@ def steps() -> list[Step]:
     found = []
     for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("python", "")], strict=True):
         if kind == "python":
-            is_shown = next_kind == "" and next_text.strip() != _COMMAND
+            is_shown = next_kind == "text"
             found.append(Step(code=text, shown=next_text if is_shown else ""))
         elif text.strip() == _COMMAND:
             found.append(Step(code=_RUN_COMMAND, shown=""))
