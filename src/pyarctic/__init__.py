@@ -12,7 +12,7 @@ Importing this package is cheap; Arrow and PyIceberg are imported by the first c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pyarctic._version import __version__
 
@@ -25,13 +25,51 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyarctic.iceberg.check import CheckListener
-    from pyarctic.optimizing import KindChoice, ProcessListener, Report
+    from pyarctic.optimizing import (
+        HealthListener,
+        HealthReport,
+        KindChoice,
+        ListenerFactory,
+        Outcomes,
+        ProcessListener,
+        Report,
+    )
+    from pyarctic.optimizing.commit import Rollback
     from pyarctic.optimizing.execute import Engine
     from pyarctic.optimizing.plan import Explanation
-    from pyarctic.tables import Table
+    from pyarctic.tables import KeyedTable, Table
     from pyarctic.tables.check import CheckReport
 
-__all__ = ["__version__", "catalog", "check", "create_table", "drop_table", "explain", "optimize", "table"]
+__all__ = [
+    "KeyedTable",
+    "Table",
+    "__version__",
+    "catalog",
+    "check",
+    "create_table",
+    "drop_table",
+    "errors",
+    "explain",
+    "health",
+    "list_tables",
+    "optimize",
+    "optimize_many",
+    "rollback",
+    "table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("KeyedTable", "Table"):
+        from pyarctic import tables
+
+        return getattr(tables, name)
+    if name == "errors":
+        from importlib import import_module
+
+        return import_module("pyarctic.errors")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def __dir__() -> list[str]:
@@ -69,6 +107,20 @@ def table(name: str) -> Table:
     return open_table(name)
 
 
+def list_tables(pattern: str | Sequence[str] = "*") -> list[str]:
+    """List the full names of tables, over all configured catalogs. Change stores of keyed tables are not listed.
+
+        arctic.list_tables("demo.*.orders*")
+
+    Args:
+        pattern: a glob over `catalog.database.table`, or several. A name without wildcards that does not exist is an error
+            that names similar ones.
+    """
+    from pyarctic.tables import list_tables as list_tables_
+
+    return list_tables_(pattern)
+
+
 def create_table(
     name: str,
     schema: pa.Schema | Schema,
@@ -76,7 +128,7 @@ def create_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
     *,
-    format: str = "mixed-iceberg",  # noqa: A002
+    format: Literal["mixed-iceberg", "iceberg"] = "mixed-iceberg",  # noqa: A002
     format_version: int | None = None,
     if_not_exists: bool = False,
 ) -> Table:
@@ -152,6 +204,26 @@ def check(
     return check_table(name, rows=rows, all_snapshots=all_snapshots, repair=repair, dry_run=dry_run, listener=listener)
 
 
+def health(
+    pattern: str | Sequence[str] = "*", *, workers: int | None = None, listener: HealthListener | None = None
+) -> HealthReport:
+    """Evaluate the health of tables, the worst first: what costs points, what cures it, and what that would take.
+
+        for table in arctic.health("demo.*"):
+            print(table.table, table.score, [deduction.cure for deduction in table.deductions])
+
+    Nothing is changed. A table or catalog that cannot be read is reported, and does not stop the others.
+
+    Args:
+        pattern: as in `list_tables`.
+        workers: the number of tables that are evaluated at the same time.
+        listener: is notified of every table.
+    """
+    from pyarctic.optimizing import evaluate_tables
+
+    return evaluate_tables(pattern, workers=workers, listener=listener)
+
+
 def explain(name: str, kind: KindChoice = "auto", where: str | None = None, *, ignore_writers: bool = False) -> Explanation:
     """Explain what `optimize` would do and why: rules with thresholds and measures, partitions, tasks and cost.
 
@@ -174,7 +246,7 @@ def explain(name: str, kind: KindChoice = "auto", where: str | None = None, *, i
 def optimize(
     name: str,
     kind: KindChoice = "auto",
-    engine: str | Engine | SparkSession = "local",
+    engine: Literal["local", "spark"] | Engine | SparkSession = "local",
     where: str | None = None,
     dry_run: bool = False,
     *,
@@ -204,6 +276,54 @@ def optimize(
 
     options = Options(kind=kind, where=where, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
     return optimize_table(open_table(name), _resolve_engine(engine, workers, dry_run=dry_run), options, listener)
+
+
+def optimize_many(
+    pattern: str | Sequence[str],
+    kind: KindChoice = "auto",
+    engine: Literal["local", "spark"] | Engine | SparkSession = "local",
+    dry_run: bool = False,
+    *,
+    verify: bool = False,
+    ignore_writers: bool = False,
+    workers: int | None = None,
+    listener_for: ListenerFactory | None = None,
+) -> Outcomes:
+    """Optimize many tables, one after the other, each as far as it needs it. An error of one does not stop the others.
+
+        outcomes = arctic.optimize_many("demo.shop.*")
+        print(outcomes.summary(), [outcome.table for outcome in outcomes.failures])
+
+    Args:
+        pattern: as in `list_tables`.
+        kind: as in `optimize`.
+        engine: as in `optimize`.
+        dry_run: as in `optimize`.
+        verify: as in `optimize`.
+        ignore_writers: as in `optimize`.
+        workers: as in `optimize`.
+        listener_for: gives the listener of a table by its name.
+    """
+    from pyarctic.optimizing import Options, optimize_tables
+
+    options = Options(kind=kind, dry_run=dry_run, verify=verify, ignore_writers=ignore_writers)
+    return optimize_tables(pattern, _resolve_engine(engine, workers, dry_run=dry_run), options, listener_for)
+
+
+def rollback(name: str, to: int | None = None, dry_run: bool = False) -> Rollback:
+    """Undo the last `optimize` of a table. Rows do not change. Refused if anything else was written since.
+
+        arctic.rollback("demo.shop.orders", dry_run=True)
+
+    Args:
+        name: the full name, `catalog.database.table`.
+        to: the snapshot to return to; without it, the one before the last `optimize`.
+        dry_run: only report what would be rolled back.
+    """
+    from pyarctic.optimizing.commit import roll_back
+    from pyarctic.tables import open_table
+
+    return roll_back(open_table(name), to, dry_run=dry_run)
 
 
 def _resolve_engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:

@@ -35,7 +35,7 @@ def test_no_export_has_the_name_of_a_module_beside_it(package: Module) -> None:
     beside = {path.stem for path in package.path.parent.glob("*.py")} | {
         path.name for path in package.path.parent.iterdir() if (path / "__init__.py").exists()
     }
-    assert exported & beside == set()
+    assert exported & beside <= {"errors"}, "which is exported as a module"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda module: module.name)
@@ -57,7 +57,7 @@ def test_dir_shows_what_is_public() -> None:
     assert set(dir(pyarctic)) == set(pyarctic.__all__)
 
 
-@pytest.mark.parametrize("name", [name for name in pyarctic.__all__ if name != "__version__"])
+@pytest.mark.parametrize("name", [name for name in pyarctic.__all__ if inspect.isfunction(getattr(pyarctic, name))])
 def test_public_functions_are_explained_with_an_example(name: str) -> None:
     explained = inspect.getdoc(getattr(pyarctic, name)) or ""
     assert f"arctic.{name}(" in explained

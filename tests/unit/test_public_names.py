@@ -20,7 +20,7 @@ def test_dir_shows_the_public_names_only() -> None:
 def test_public_functions_document_their_parameters() -> None:
     for name in pyarctic.__all__:
         function = getattr(pyarctic, name)
-        if callable(function):
+        if inspect.isfunction(function):
             text = function.__doc__ or ""
             assert f"{name}(" in text, f"{name} has no example"
             assert not [parameter for parameter in inspect.signature(function).parameters if f"{parameter}: " not in text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -32,6 +32,9 @@ from pyarctic.cli.view.output import Frame, emit, emit_details
 from pyarctic.cli.view.table_page import render_table_page
 from pyarctic.errors import UsageError
 from pyarctic.units import format_bytes
+
+if TYPE_CHECKING:
+    from pyarctic.tables import ContentKind
 
 group = new_command_group(
     "Create, write, read, inspect and optimize tables.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'"
@@ -125,7 +128,7 @@ def ls(
     from pyarctic.tables import list_tables
 
     with spinner("listing tables"):
-        names = list_tables(pattern)
+        names = list_tables(pattern or "*")
     remark = None
     if not names and not catalog_names():
         remark = "no catalog is configured, see `arctic doctor`"
@@ -182,7 +185,7 @@ def files(
     require_at_most_one(snapshot=snapshot, ref=ref)
     with spinner(f"listing the files of {name}"):
         table = open_table(name)
-        kind = content.value if content else None
+        kind = cast("ContentKind | None", content and content.value)
         frame = table.files(snapshot_id=snapshot, ref=ref, content=kind, store=store.value)
     location = table.change_store.location if isinstance(table, KeyedTable) and store == "change" else table.location
     folder = location.rstrip("/") + "/"

@@ -12,18 +12,40 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.optimizing.api import KindChoice, Options, explain_table, optimize_table
-    from pyarctic.optimizing.evaluate.health import Health
+    from pyarctic.optimizing.evaluate.health import Deduction, Health
+    from pyarctic.optimizing.many_tables import ListenerFactory, Outcomes, TableOutcome, optimize_tables
     from pyarctic.optimizing.process import ProcessListener
     from pyarctic.optimizing.report import Amounts, Report
+    from pyarctic.optimizing.table_health import HealthListener, HealthReport, TableHealth, evaluate_tables
 
-__all__ = ["Amounts", "Health", "KindChoice", "Options", "ProcessListener", "Report", "explain_table", "optimize_table"]
+__all__ = [
+    "Amounts",
+    "Deduction",
+    "Health",
+    "HealthListener",
+    "HealthReport",
+    "KindChoice",
+    "ListenerFactory",
+    "Options",
+    "Outcomes",
+    "ProcessListener",
+    "Report",
+    "TableHealth",
+    "TableOutcome",
+    "evaluate_tables",
+    "explain_table",
+    "optimize_table",
+    "optimize_tables",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "api": ("KindChoice", "Options", "explain_table", "optimize_table"),
-        "evaluate.health": ("Health",),
+        "evaluate.health": ("Deduction", "Health"),
+        "many_tables": ("ListenerFactory", "Outcomes", "TableOutcome", "optimize_tables"),
         "process": ("ProcessListener",),
         "report": ("Amounts", "Report"),
+        "table_health": ("HealthListener", "HealthReport", "TableHealth", "evaluate_tables"),
     },
 )

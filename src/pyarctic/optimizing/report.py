@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from pyarctic._html import html_page, html_text
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.commit.committer import CommitLog
@@ -99,7 +100,7 @@ def _count_deletes(deletes: pl.DataFrame) -> dict[str, int]:
     return {name: int(value) for name, value in counts.row(0, named=True).items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The outcome of `optimize`."""
 
@@ -200,8 +201,8 @@ class Report:
         """This report with the table before and after the process."""
         return replace(
             self,
-            health_before=Health.of(before.health),
-            health_after=Health.of(after.health),
+            health_before=before.health,
+            health_after=after.health,
             before=Amounts.of_table(before),
             after=Amounts.of_table(after),
         )
@@ -222,6 +223,8 @@ class Report:
             **asdict(self),
             "snapshot_ids": [str(snapshot_id) for snapshot_id in self.snapshot_ids],
             "rolled_back": [str(snapshot_id) for snapshot_id in self.rolled_back],
+            "health_before": self.health_before.to_dict(),
+            "health_after": self.health_after.to_dict(),
             "failures": [failure.to_json() for failure in self.failures],
             "dropped": list(self.dropped),
             "waiting_changes": None if self.waiting_changes is None else self.waiting_changes.to_dict(),
@@ -232,7 +235,12 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    __repr__ = __str__
     __rich__ = __str__
+
+    def _repr_html_(self) -> str:
+        headline, *lines = self.lines()
+        return html_page(headline, html_text("\n".join(lines)))
 
     def lines(self) -> list[str]:
         """This report for people."""

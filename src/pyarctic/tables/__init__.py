@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from pyarctic.tables.commit_outcomes import remove_outputs
     from pyarctic.tables.create import TableAdvice, schema_of
     from pyarctic.tables.keyed_table import KeyedTable
+    from pyarctic.tables.listing import FoundTables, find_tables, list_tables
     from pyarctic.tables.maintenance import merge_many_manifests
-    from pyarctic.tables.names import create_table, drop_table, list_tables, open_table
-    from pyarctic.tables.table import RowScan, Table
+    from pyarctic.tables.names import create_table, drop_table, open_table
+    from pyarctic.tables.table import ContentKind, ReplaceScope, ScanStore, Table, WriteMode
 
 __all__ = [
+    "ContentKind",
+    "FoundTables",
     "KeyedTable",
-    "RowScan",
+    "ReplaceScope",
+    "ScanStore",
     "Table",
     "TableAdvice",
+    "WriteMode",
     "create_table",
     "drop_table",
+    "find_tables",
     "list_tables",
     "merge_many_manifests",
     "open_table",
@@ -38,8 +44,9 @@ __getattr__ = lazy_exports(
         "commit_outcomes": ("remove_outputs",),
         "create": ("TableAdvice", "schema_of"),
         "keyed_table": ("KeyedTable",),
+        "listing": ("FoundTables", "find_tables", "list_tables"),
         "maintenance": ("merge_many_manifests",),
-        "names": ("create_table", "drop_table", "list_tables", "open_table"),
-        "table": ("RowScan", "Table"),
+        "names": ("create_table", "drop_table", "open_table"),
+        "table": ("ContentKind", "ReplaceScope", "ScanStore", "Table", "WriteMode"),
     },
 )

@@ -1,9 +1,7 @@
-"""Tables by name: list, open, create and drop them."""
+"""Tables by name: open, create and drop them."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -13,15 +11,9 @@ from pyiceberg.schema import Schema
 from pyarctic.config import parse_table_name
 from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import Damaged, NotFound, Rejected, UsageError
-from pyarctic.iceberg.catalog import catalog_names, load_table, open_catalog, translate_catalog_errors
+from pyarctic.iceberg.catalog import load_table, open_catalog, translate_catalog_errors
 from pyarctic.tables.create import EXISTS, MIXED_ICEBERG, TableDefinition, create_stores, drop_stores
-from pyarctic.tables.format.store_properties import (
-    SERVICE_CHANGE_STORE,
-    change_store_identifier,
-    change_store_name,
-    kind_of,
-    store_of,
-)
+from pyarctic.tables.format.store_properties import change_store_identifier, kind_of, store_of
 from pyarctic.tables.keyed_table import KeyedTable
 from pyarctic.tables.table import Table
 
@@ -125,30 +117,3 @@ def drop_table(name: str, *, purge: bool = False) -> None:
         raise UsageError(f"{name} is the change store of a table", hint="Drop the table itself.")
     with translate_catalog_errors(parsed.catalog, name):
         drop_stores(base.catalog, base, purge=purge)
-
-
-def list_tables(pattern: str | None = None) -> list[str]:
-    """The full names of all tables, or of those that match a glob such as `prod.*.orders*`."""
-    names = []
-    endings = {SERVICE_CHANGE_STORE}
-    for catalog_name in catalog_names():
-        if pattern and not _may_match(catalog_name, pattern):
-            continue
-        catalog = open_catalog(catalog_name)
-        endings.add(change_store_name("", catalog.properties))
-        with translate_catalog_errors(catalog_name):
-            pending = list(catalog.list_namespaces())
-            while pending:
-                namespace = pending.pop()
-                names += [".".join((catalog_name, *identifier)) for identifier in catalog.list_tables(namespace)]
-                pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
-    # Change stores are not listed, if their table is.
-    all_names = set(names)
-    shown = [name for name in names if not any(name.removesuffix(end) in all_names for end in endings if name.endswith(end))]
-    return sorted({name for name in shown if pattern is None or fnmatch.fnmatchcase(name, pattern)})
-
-
-def _may_match(catalog: str, pattern: str) -> bool:
-    """Whether a pattern may match tables of a catalog: one that is down must not prevent the listing of another."""
-    fixed = re.split(r"[*?\[]", pattern)[0]
-    return fixed.startswith(f"{catalog}.") or f"{catalog}.".startswith(fixed)

@@ -62,7 +62,7 @@ def test_files(lake: Lake, table: SpecTable) -> None:
     assert lake.open().files(ref="old")["content"].to_list() == ["data"] * 3
     assert lake.open().files(snapshot_id=1002, content="deletion-vector").is_empty()
     with pytest.raises(UsageError, match="unknown kind of content: dta"):
-        lake.open().files(content="dta")
+        lake.open().files(content="dta")  # type: ignore[arg-type]
 
 
 def test_partitions(lake: Lake, table: SpecTable) -> None:
@@ -231,7 +231,7 @@ def test_list_tables(lake: Lake, tmp_path: Path) -> None:
     assert list_tables("lake.db.order*") == everything[1:3]
     assert list_tables("lake.d?.people") == [everything[3]]
     assert list_tables("lake.[!d]*.orders") == [everything[4]]
-    assert list_tables("second.*") == list_tables("lake.db.Orders") == list_tables("nope.*") == []
+    assert list_tables("second.*") == list_tables("lake.db.Orders*") == list_tables("nope.*") == []
 
 
 def test_listing_asks_only_catalogs_that_can_match(lake: Lake, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_changes_that_wait_for_an_abandoned_transaction_are_reported(lake: Catal
     table.write(cities((1, "Oslo", "b")))
     report = optimize(opened(), kind)
     assert not report.changed
-    assert report.health_before.score < 100, "readers have to merge them"
+    assert report.health_before.score == 100, "one small file costs nothing"
     waiting = report.waiting_changes
     assert waiting is not None
     assert (waiting.transaction, waiting.change_files, waiting.partitions) == (abandoned, 1, 1)
@@ -114,6 +114,25 @@ def test_changes_that_wait_for_an_abandoned_transaction_are_reported(lake: Catal
     assert report.changed
     assert report.waiting_changes is None
     assert report.health_after.score == 100
+
+
+def test_many_changes_that_wait_cost_health_and_name_the_transaction(lake: Catalog) -> None:
+    table = made(CITIES, ("city",))
+    table.set({"self-optimizing.minor.trigger.file-count": "1"})
+    abandoned = table._begin()
+    for number in range(6):
+        table.write(cities((number, "Oslo", "b")))
+    explained = explain_table(opened(), Options(kind="full"))
+    assert not explained.tasks
+    [deduction] = explained.health.deductions
+    assert explained.health.score < 100
+    assert deduction.cause == "pending-changes"
+    assert deduction.detail.startswith("6 change files with 6 rows are not merged: 6 of 6 rows")
+    assert deduction.cure.startswith(f"6 change files wait for transaction {abandoned} until 20")
+    opened()._end([abandoned])
+    [deduction] = explain_table(opened(), Options()).health.deductions
+    assert deduction.cure == "minor optimizing merges 6 change files"
+    assert optimize(opened()).health_after.score == 100
 
 
 def test_changes_wait_for_older_transactions_that_came_after_an_open_one(lake: Catalog) -> None:

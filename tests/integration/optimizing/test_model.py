@@ -138,6 +138,13 @@ def files(table: OptimizedTable) -> list[str]:
     return list(pyarctic.table(f"model.{table.name}").file_list.frame()["file_path"])
 
 
+def check_health(table: OptimizedTable) -> None:
+    """Nothing counts that full optimizing would not improve, and every deduction has a cure."""
+    explained = pyarctic.explain(f"model.{table.name}", kind="full")
+    assert explained.tasks or explained.health.score == 100, explained.health
+    assert all(deduction.cure for deduction in explained.health.deductions)
+
+
 def play(table: OptimizedTable, version: int) -> None:
     """One history."""
     random = table.random
@@ -151,8 +158,10 @@ def play(table: OptimizedTable, version: int) -> None:
         for _ in range(random.randint(1, 5)):
             random.choice(steps)()
         table.check()
+        check_health(table)
         Round(table).run()
         table.check()
+        check_health(table)
     assert not missing(table.load())
     assert not leftovers(table.load())
     assert not untrue_totals(table.load())

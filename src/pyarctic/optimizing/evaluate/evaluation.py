@@ -12,8 +12,9 @@ from functools import cached_property
 
 import polars as pl
 
+from pyarctic.optimizing.evaluate.deductions import deductions_of
 from pyarctic.optimizing.evaluate.files import measure_files
-from pyarctic.optimizing.evaluate.health import HEALTH_COLUMNS, health_columns
+from pyarctic.optimizing.evaluate.health import Health, table_points, with_health
 from pyarctic.optimizing.evaluate.partitions import measure_partitions
 from pyarctic.optimizing.evaluate.rules import CAUSES, RULES
 from pyarctic.optimizing.observe.observation import Observation, observe
@@ -35,10 +36,16 @@ class Evaluation:
         return self.observation.matches.unused()
 
     @cached_property
-    def health(self) -> dict[str, float]:
-        """The health of the table, 0 to 100, and its penalties."""
-        totals = self.partitions.select(pl.col(HEALTH_COLUMNS).sum())
-        return {name: float(value) for name, value in totals.select(**health_columns()).row(0, named=True).items()}
+    def health(self) -> Health:
+        """The health of the table, and what it lost points for."""
+        points = table_points(self.partitions, self.observation.settings)
+        return Health(
+            score=round(points["health"], 1),
+            small_files=round(points["small_files_points"], 1),
+            equality_deletes=round(points["equality_deletes_points"], 1),
+            position_deletes=round(points["position_deletes_points"], 1),
+            deductions=deductions_of(self.partitions, self.observation, points),
+        )
 
 
 def evaluate_table(table: Table, now: datetime | None = None) -> Evaluation | None:
@@ -50,10 +57,10 @@ def evaluate_table(table: Table, now: datetime | None = None) -> Evaluation | No
 def evaluate(observation: Observation) -> Evaluation:
     """Measure files and partitions, and choose minor, major or full for each partition that needs it."""
     files = measure_files(observation)
-    partitions = measure_partitions(files, observation).with_columns(**health_columns())
+    partitions = measure_partitions(files, observation)
     for rule in RULES:
         partitions = partitions.with_columns(**rule.columns(observation.settings, observation.now))
-    partitions = partitions.with_columns(kind=_chosen_kind(), causes=CAUSES)
+    partitions = with_health(partitions.with_columns(kind=_chosen_kind(), causes=CAUSES), observation.settings)
     return Evaluation(observation=observation, files=files, partitions=partitions)
 
 

@@ -6,10 +6,11 @@ import polars as pl
 
 from pyarctic.iceberg.delete import EQUALITY, GLOBAL_EQUALITY, PARTITION_KEY
 from pyarctic.iceberg.manifest import PartitionDecoder
+from pyarctic.iceberg.read import is_decodable
+from pyarctic.optimizing.evaluate.files import HAS_DELETES
 from pyarctic.optimizing.evaluate.moves import moving_partitions
 from pyarctic.optimizing.observe.changes import PendingChanges
 from pyarctic.optimizing.observe.observation import KeyedObservation, Observation
-from pyarctic.optimizing.settings import Settings
 from pyarctic.tables.read import IS_FOREIGN
 
 TOO_LARGE = 1.5
@@ -28,7 +29,7 @@ def measure_partitions(files: pl.DataFrame, observation: Observation) -> pl.Data
     partitions = files.group_by(PARTITION_KEY, maintain_order=True).agg(
         **_size_columns(observation), **_order_columns(observation), **_delete_columns(), **_time_columns()
     )
-    for columns in (_packable_files(files, observation.settings), _equality_since(observation)):
+    for columns in (_packable_files(files, observation), _equality_since(observation)):
         partitions = partitions.join(columns, on=PARTITION_KEY, how="left", maintain_order="left")
     lost = PartitionDecoder(observation.metadata).lost_partitions(files)
     moving = moving_partitions(files, observation, lost)
@@ -36,13 +37,10 @@ def measure_partitions(files: pl.DataFrame, observation: Observation) -> pl.Data
         flags = keys.with_columns(pl.lit(value=True).alias(name))
         partitions = partitions.join(flags, on=PARTITION_KEY, how="left", maintain_order="left")
     partitions = partitions.with_columns(pl.col("is_lost", "moves").fill_null(value=False))
-    # What is known to belong to no partition cannot be rewritten in it.
-    packable = pl.col("packable_files", "packable_fragments")
-    partitions = partitions.with_columns(pl.when("is_lost").then(0).otherwise(packable).name.keep())
     delete_ratio = (pl.col("deleted_rows") + pl.col("equality_records")) / pl.col("records")
-    partitions = partitions.with_columns(
-        excess_files=pl.col("packable_files"),
-        compared_rows=pl.col("checked_rows"),
+    partitions = _with_improvable(partitions, observation).with_columns(
+        all_files=pl.col("data_files"),
+        all_rows=pl.col("records"),
         change_files=pl.lit(0),
         change_bytes=pl.lit(0),
         delete_ratio=delete_ratio,
@@ -57,6 +55,34 @@ def measure_partitions(files: pl.DataFrame, observation: Observation) -> pl.Data
         is_current_spec=pl.col("spec_id") == observation.metadata.default_spec_id,
         is_busy=pl.col("busy_until").is_not_null() & pl.lit(observation.settings.writers_first),
     )
+
+
+def _with_improvable(partitions: pl.DataFrame, observation: Observation) -> pl.DataFrame:
+    """What optimizing can improve. Rows of a lost partition cannot be written to it again; full optimizing may move them.
+    Positions cannot be written for a spec that is not writable. Files with deletes are not rewritten if values cannot be
+    decoded."""
+    is_lost, moves = pl.col("is_lost"), pl.col("moves")
+    is_unwritable = pl.col("spec_id").is_in(PartitionDecoder(observation.metadata).unwritable_specs())
+    can_remove = pl.lit(_can_decode(observation)) & ~is_lost
+    packable = pl.col("packable_files", "packable_fragments")
+    partitions = partitions.with_columns(
+        pl.when(is_lost).then(0).otherwise(packable).name.keep(),
+        pl.when(can_remove).then("position_files").otherwise(0).alias("removable_files"),
+        compared_rows=pl.when(is_unwritable & ~moves).then(0).otherwise("checked_rows"),
+        checked_rows=pl.when(is_unwritable).then(0).otherwise("checked_rows"),
+        removable_rows=pl.when(can_remove | moves).then("deleted_rows").otherwise(0),
+    )
+    is_compared, is_removable = pl.col("compared_rows") > 0, pl.col("removable_rows") > 0
+    return partitions.with_columns(
+        excess_files=pl.col("packable_files"),
+        waiting_files=pl.col("packable_files")
+        + pl.when(is_compared).then("equality_files").otherwise(0)
+        + pl.when(is_removable).then("position_files").otherwise(0),
+    )
+
+
+def _can_decode(observation: Observation) -> bool:
+    return all(is_decodable(field.field_type) for field in observation.metadata.schema().fields)
 
 
 def _size_columns(observation: Observation) -> dict[str, pl.Expr]:
@@ -111,13 +137,14 @@ def _time_columns() -> dict[str, pl.Expr]:
     }
 
 
-def _packable_files(files: pl.DataFrame, settings: Settings) -> pl.DataFrame:
+def _packable_files(files: pl.DataFrame, observation: Observation) -> pl.DataFrame:
     """How many files fewer each partition could have. Files of different nodes of the tree are not merged."""
-    small = pl.col("is_small")
-    ideal_files = (_SIZE.filter(small).sum() / settings.target_bytes).ceil().cast(pl.Int64)
+    can_be_merged = pl.lit(_can_decode(observation)) | ~HAS_DELETES
+    small, fragment = pl.col("is_small") & can_be_merged, pl.col("is_fragment") & can_be_merged
+    ideal_files = (_SIZE.filter(small).sum() / observation.settings.target_bytes).ceil().cast(pl.Int64)
     by_node = files.group_by(*PARTITION_KEY, "node_id").agg(
         packable_files=(small.sum().cast(pl.Int64) - ideal_files).clip(lower_bound=0),
-        packable_fragments=(pl.col("is_fragment").sum().cast(pl.Int64) - 1).clip(lower_bound=0),
+        packable_fragments=(fragment.sum().cast(pl.Int64) - 1).clip(lower_bound=0),
     )
     return by_node.group_by(PARTITION_KEY).agg(pl.col("packable_files", "packable_fragments").sum())
 
@@ -142,12 +169,17 @@ def _with_changes(base: pl.DataFrame, changes: PendingChanges) -> pl.DataFrame:
     base = base.drop("change_files", "change_bytes")
     partitions = changes.count_by_partition().join(base, on=PARTITION_KEY, how="left", maintain_order="left")
     numbers = [name for name, dtype in base.schema.items() if dtype.is_numeric() and name not in PARTITION_KEY]
-    partitions = partitions.with_columns(pl.col(numbers).fill_null(0))
+    partitions = partitions.with_columns(pl.col(numbers).fill_null(0), pl.col("is_lost", "moves").fill_null(value=False))
     unmerged_files = change_files + pl.col("held_files")
     unmerged_records = pl.col("change_records") + pl.col("held_records")
     unmerged_share = pl.col("delete_bytes") / (pl.col("data_bytes") + pl.col("insert_bytes"))
-    return partitions.with_columns(
+    is_compared = (unmerged_files > 0) | (pl.col("foreign_files") > 0)
+    partitions = partitions.with_columns(
+        all_files=pl.col("data_files") + unmerged_files,
+        all_rows=pl.col("records") + unmerged_records,
+        unmerged_files=unmerged_files,
         excess_files=pl.col("packable_files") + unmerged_files,
+        waiting_files=pl.col("waiting_files") + unmerged_files,
         equality_files=change_files,
         equality_bytes=pl.col("delete_bytes"),
         equality_records=pl.col("delete_records"),
@@ -155,9 +187,9 @@ def _with_changes(base: pl.DataFrame, changes: PendingChanges) -> pl.DataFrame:
         checked_rows=pl.when((change_files > 0) | (pl.col("foreign_files") > 0))
         .then(pl.col("records") + pl.col("change_records"))
         .otherwise(0),
-        compared_rows=pl.when((unmerged_files > 0) | (pl.col("foreign_files") > 0))
-        .then(pl.col("records") + unmerged_records)
-        .otherwise(0),
+        compared_rows=pl.when(is_compared).then(pl.col("records") + unmerged_records).otherwise(0),
         delete_ratio=pl.max_horizontal(unmerged_share, pl.col("deleted_rows") / pl.col("records")).fill_nan(0),
         optimized_at=pl.max_horizontal("optimized_at", "merged_at"),
     )
+    improvable = pl.col("excess_files", "compared_rows", "removable_rows", "waiting_files")
+    return partitions.with_columns(pl.when("is_ambiguous").then(0).otherwise(improvable).name.keep())

@@ -19,23 +19,23 @@ from pyarctic.optimizing.settings import Settings
 Unit = Literal["files", "bytes", "ratio", "seconds"]
 
 _HAS_CHECKED_ROWS = pl.col("checked_rows") > 0
-_HAS_DELETED_ROWS = pl.col("deleted_rows") > 0
+_HAS_REMOVABLE_ROWS = (pl.col("removable_files") > 0) & (pl.col("deleted_rows") > 0)
 _HAS_PACKABLE_FILES = pl.col("packable_files") > 0
 _HAS_DEEP_FILES = pl.col("deep_files") > 0
+_HAS_DISORDER = (
+    (pl.col("large_files") > 0) | (pl.col("unsorted_files") > 0) | (pl.col("overlap_depth") > 1).fill_null(value=False)
+)
 _MOMENT = pl.Datetime("ms", "UTC")
 
 GAINS: dict[OptimizingKind, pl.Expr] = {
     "minor": (pl.col("packable_fragments") > 0) | _HAS_CHECKED_ROWS,
-    "major": _HAS_PACKABLE_FILES | _HAS_CHECKED_ROWS | _HAS_DELETED_ROWS | _HAS_DEEP_FILES,
+    "major": _HAS_PACKABLE_FILES | _HAS_CHECKED_ROWS | _HAS_REMOVABLE_ROWS | (_HAS_DEEP_FILES & ~pl.col("is_lost")),
     "full": (
         _HAS_CHECKED_ROWS
-        | _HAS_DELETED_ROWS
-        | (pl.col("position_files") > 0)
-        | _HAS_PACKABLE_FILES
-        | (pl.col("large_files") > 0)
-        | (pl.col("unsorted_files") > 0)
-        | (pl.col("overlap_depth") > 1).fill_null(value=False)
         | pl.col("moves")
+        | _HAS_PACKABLE_FILES
+        | (pl.col("removable_files") > 0)
+        | (_HAS_DISORDER & ~pl.col("is_lost"))
     ),
 }
 """Whether a partition would improve by each kind."""

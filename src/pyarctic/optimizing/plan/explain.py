@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from pyarctic._html import html_page, html_text
 from pyarctic.config.table_properties import unknown_properties
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import is_decodable
@@ -101,7 +102,7 @@ class TaskRow:
     change_files: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation:
     """What `optimize` would do now, and why."""
 
@@ -128,6 +129,7 @@ class Explanation:
             **asdict(self),
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
             "observed_at": format_timestamp(self.observed_at),
+            "health": self.health.to_dict(),
             "partitions": [row.to_dict() for row in self.partitions],
             "tasks": [asdict(row) | {"reasons": list(row.reasons)} for row in self.tasks],
             "notes": list(self.notes),
@@ -138,10 +140,14 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
+    __repr__ = __str__
     __rich__ = __str__
 
+    def _repr_html_(self) -> str:
+        return html_page(f"{self.table}: health {self.health.score:g} of 100", html_text(str(self).partition("\n")[2]))
+
     def _lines(self) -> Iterator[str]:
-        yield f"{self.table}: health {self.health.score:g} of 100"
+        yield f"{self.table}: health {self.health}"
         if not self.partitions_needy:
             yield "  nothing to do now" if self.waiting_changes is None else "  nothing can be done now: changes wait"
         for row in self.partitions:
@@ -184,7 +190,7 @@ def explain_plan(plan: Plan) -> Explanation:
         table=observation.table,
         snapshot_id=observation.snapshot_id,
         observed_at=observation.now,
-        health=Health.of(plan.evaluation.health),
+        health=plan.evaluation.health,
         expected=plan.figures(),
         partitions=tuple(_partition_row(row, plan, decoder) for row in most_urgent.iter_rows(named=True)),
         partitions_total=plan.partitions.height,
