@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs
-from pyarctic.cli.session import DryRunOption, Format, FormatOption, JsonOption, TableArgument, note, resolve_format, spinner
+from pyarctic.cli.session import (
+    DryRunOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    TableArgument,
+    WideOption,
+    note,
+    resolve_format,
+    spinner,
+)
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
@@ -26,7 +36,7 @@ SCHEMA_COLUMNS = (
     Column("name", "Column", priority=0, identity=True),
     Column("type", "Type", priority=0),
     Column("required", "Required"),
-    Column("doc", "Description", priority=2),
+    Column("doc", "Description", priority=2, optional=True),
 )
 
 UPGRADE_COLUMNS = (
@@ -44,6 +54,7 @@ def set_properties(
     words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Properties to set.", show_default=False)],
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Set table properties. For a keyed table they are set on both stores.
 
@@ -52,7 +63,9 @@ def set_properties(
       arctic table set demo.shop.orders self-optimizing.target-size=256MB
     """
     properties = parse_pairs(words, "self-optimizing.target-size=256MB")
-    _change_properties(name, lambda table: table.set(properties), properties, resolve_format(output_format, as_json))
+    _change_properties(
+        name, lambda table: table.set(properties), properties, resolve_format(output_format, as_json), wide=wide
+    )
     note_unknown_properties(properties)
 
 
@@ -61,6 +74,7 @@ def unset_properties(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Properties to remove.", show_default=False)],
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Remove table properties. Keys that are not set are ignored.
 
@@ -68,10 +82,12 @@ def unset_properties(
     Example:
       arctic table unset demo.shop.orders self-optimizing.target-size
     """
-    _change_properties(name, lambda table: table.unset(*keys), keys, resolve_format(output_format, as_json))
+    _change_properties(name, lambda table: table.unset(*keys), keys, resolve_format(output_format, as_json), wide=wide)
 
 
-def _change_properties(name: str, change: Callable[[Table], None], keys: Iterable[str], output_format: Format) -> None:
+def _change_properties(
+    name: str, change: Callable[[Table], None], keys: Iterable[str], output_format: Format, *, wide: bool
+) -> None:
     from pyarctic.tables import open_table
 
     with spinner(f"changing {name}"):
@@ -81,12 +97,12 @@ def _change_properties(name: str, change: Callable[[Table], None], keys: Iterabl
         after = table.properties
     rows = [{"key": key, "before": before.get(key), "after": after.get(key)} for key in keys]
     document = {"table": name, "properties": rows}
-    emit(Frame(columns=PROPERTY_COLUMNS, rows=rows, document=document), output_format=output_format, limit=0)
+    emit(Frame(columns=PROPERTY_COLUMNS, rows=rows, document=document), output_format=output_format, wide=wide, limit=0)
     if before == after:
         note("nothing was changed")
 
 
-def evolve(
+def evolve(  # long: option declarations
     name: TableArgument,
     add: Annotated[OptionalTexts, typer.Option("--add", metavar="TEXT", help="Add a column: name and type.")] = None,
     drop: Annotated[OptionalTexts, typer.Option("--drop", metavar="COLUMN", help="Drop a column.")] = None,
@@ -107,6 +123,7 @@ def evolve(
     ] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Change the columns of a table in one commit. Every option can be repeated.
 
@@ -134,6 +151,7 @@ def evolve(
     emit(
         Frame(columns=SCHEMA_COLUMNS, rows=schema, document=document),
         output_format=resolve_format(output_format, as_json),
+        wide=wide,
         limit=0,
     )
 
@@ -143,6 +161,7 @@ def upgrade(
     dry_run: DryRunOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Store how far a keyed table is merged so that every Iceberg reader can load its base store.
 
@@ -161,7 +180,11 @@ def upgrade(
             raise UsageError(f"{name} has no primary key", hint="Only keyed tables are upgraded.")
         report = table.upgrade(dry_run=dry_run).to_dict()
     row = report | {name: len(report[name]) for name in ("expired_snapshots", "removed_statistics")}
-    emit(Frame(columns=UPGRADE_COLUMNS, rows=[row], document=report), output_format=resolve_format(output_format, as_json))
+    emit(
+        Frame(columns=UPGRADE_COLUMNS, rows=[row], document=report),
+        output_format=resolve_format(output_format, as_json),
+        wide=wide,
+    )
     if not report["needed"]:
         note("nothing to upgrade")
     elif dry_run:

@@ -15,7 +15,21 @@ import typer
 
 from pyarctic._pandas import hide_pandas
 from pyarctic._version import __version__
-from pyarctic.cli import alter, catalog, create, doctor, errors, init, optimize, scan, table, table_check, write
+from pyarctic.cli import (
+    alter,
+    catalog,
+    create,
+    doctor,
+    errors,
+    health,
+    init,
+    optimize,
+    rollback,
+    scan,
+    table,
+    table_check,
+    write,
+)
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_command_group, session
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, ReaderClosed, emit
@@ -43,9 +57,10 @@ table.group.command("evolve")(alter.evolve)
 table.group.command("upgrade")(alter.upgrade)
 table.group.command("drop")(create.drop)
 table.group.command("check")(table_check.check)
+table.group.command("health")(health.health)
 table.group.command("explain")(optimize.explain)
 table.group.command("optimize")(optimize.optimize)
-table.group.command("rollback")(optimize.rollback)
+table.group.command("rollback")(rollback.rollback)
 app.add_typer(catalog.group, name="catalog")
 app.add_typer(table.group, name="table")
 app.command("init")(init.init)

@@ -33,8 +33,8 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
     columns = (
         Column("name", "Catalog", priority=0, identity=True),
         Column("type", "Type"),
-        Column("uri", "Address", priority=2),
-        Column("warehouse", "Warehouse", priority=3),
+        Column("uri", "Address", priority=2, fit="middle"),
+        Column("warehouse", "Warehouse", priority=3, fit="middle"),
         Column("origin", "Declared in", priority=4),
     )
     frame = Frame(columns=columns, rows=rows, noun="catalogs", total=len(rows))

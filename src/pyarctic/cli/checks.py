@@ -25,8 +25,8 @@ SPARK_SERIES = "4.1"
 CHECK_COLUMNS = (
     Column("state", "State", "state", priority=0),
     Column("check", "Check", priority=0, identity=True),
-    Column("detail", "Detail", priority=0),
-    Column("hint", "Hint", priority=0),
+    Column("detail", "Detail", priority=0, fit="wrap"),
+    Column("hint", "Hint", priority=0, fit="wrap", optional=True),
 )
 
 

@@ -15,6 +15,7 @@ from pyarctic.cli.session import (
     FormatOption,
     JsonOption,
     TableArgument,
+    WideOption,
     YesOption,
     confirm,
     note,
@@ -77,6 +78,7 @@ def create(  # long: option declarations
     ] = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Create a table. With --key it is keyed: it accepts upserts and deletes and reads as one row per key.
 
@@ -109,7 +111,11 @@ def create(  # long: option declarations
             if_not_exists=if_not_exists,
         ).summary()
     emit_details(
-        summary, list(render_table_page(summary)), output_format=resolve_format(output_format, as_json), absolute=False
+        summary,
+        list(render_table_page(summary)),
+        output_format=resolve_format(output_format, as_json),
+        absolute=False,
+        wide=wide,
     )
     if exists:
         note("the table exists already: nothing was changed")
@@ -136,6 +142,7 @@ def drop(
     yes: YesOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Drop a table with all its stores. Its files are kept unless --purge is given.
 
@@ -153,7 +160,11 @@ def drop(
         with spinner(f"dropping {name}"):
             drop_table(name, purge=purge)
         facts["dropped"] = True
-    emit(Frame(columns=DROP_COLUMNS, rows=[facts], document=facts), output_format=resolve_format(output_format, as_json))
+    emit(
+        Frame(columns=DROP_COLUMNS, rows=[facts], document=facts),
+        output_format=resolve_format(output_format, as_json),
+        wide=wide,
+    )
     if dry_run:
         note("dry run: nothing was changed")
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pyarctic.cli.view.layout import terminal_width, wrap_words
 from pyarctic.errors import ArcticError
 from pyarctic.termination import Terminated
 
@@ -87,11 +88,20 @@ def print_problem(problem: Mapping[str, Any], *, as_json: bool, error: BaseExcep
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text.assemble(("error", "bold red"), f"[{problem['code']}]: ", (detail, "bold")))
+    width = terminal_width(sys.stderr)
+    first, *rest = wrap_words(f"error[{problem['code']}]: {detail}", width, "  ")
+    start = f"error[{problem['code']}]: "
+    console.print(Text.assemble(("error", "bold red"), start.removeprefix("error"), (first.removeprefix(start), "bold")))
+    for line in rest:
+        console.print(Text(line, "bold"))
     for key, value in facts.items():
         # Facts that the first line already contains are not repeated.
         if str(value) not in detail:
-            console.print(Text(f"  {key.replace('_', ' ')}: {value}"))
+            for line in wrap_words(f"  {key.replace('_', ' ')}: {value}", width, "    "):
+                console.print(Text(line))
     if problem["hint"]:
-        console.print(Text.assemble(("  hint: ", "bold cyan"), problem["hint"]))
+        first, *rest = wrap_words(f"  hint: {problem['hint']}", width, "  ")
+        console.print(Text.assemble(("  hint: ", "bold cyan"), first.removeprefix("  hint: ")))
+        for line in rest:
+            console.print(Text(line))
     return exit_code(problem["code"])

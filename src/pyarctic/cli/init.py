@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pyarctic.cli.session import Format, FormatOption, JsonOption, note, resolve_format, spinner
+from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, note, resolve_format, spinner
 from pyarctic.cli.view.facts import facts_section
 from pyarctic.cli.view.output import emit_details
 from pyarctic.errors import ConfigError, Rejected, Unavailable
@@ -43,6 +43,7 @@ def init(
     catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="Name of the catalog.")] = "demo",
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Create an arctic.yaml with a catalog in SQLite and a local warehouse.
 
@@ -77,7 +78,7 @@ def init(
         "warehouse": str((folder / "warehouse").absolute()),
         "next": commands,
     }
-    emit_details(document, [_facts(document)], output_format=resolved_format, absolute=False)
+    emit_details(document, [_facts(document)], output_format=resolved_format, absolute=False, wide=wide)
     if resolved_format is Format.TABLE:
         note("Next:")
         for command in commands:

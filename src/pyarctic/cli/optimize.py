@@ -1,8 +1,10 @@
-"""`arctic table explain`, `optimize` and `rollback`."""
+"""`arctic table explain` and `optimize`, of one table or several."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,21 +17,22 @@ from pyarctic.cli.session import (
     FormatOption,
     JsonOption,
     LimitOption,
-    TableArgument,
+    TablesArgument,
     WideOption,
-    YesOption,
-    confirm,
     note,
     resolve_format,
+    shows_progress,
     spinner,
 )
+from pyarctic.cli.several import Outcome, exit_on_failure, is_several, resolve_names, run_each
+from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.explain_page import render_explanation
-from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, emit_details
-from pyarctic.cli.view.report_page import closing_notes, render_report, render_rollback
+from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, Frame, emit, emit_details, write_heading
+from pyarctic.cli.view.report_page import closing_notes, render_report
+from pyarctic.cli.view.summary_page import EXPLANATION_COLUMNS, REPORT_COLUMNS, explanation_rows, report_rows
 
 if TYPE_CHECKING:
     from pyarctic.optimizing import Report
-    from pyarctic.optimizing.commit import Rollback
     from pyarctic.optimizing.plan import Explanation
 
 
@@ -61,7 +64,7 @@ IgnoreWritersOption = Annotated[
 
 
 def explain(
-    name: TableArgument,
+    names: TablesArgument,
     kind: KindOption = Kind.AUTO,
     where: PartitionsOption = None,
     ignore_writers: IgnoreWritersOption = False,
@@ -74,15 +77,20 @@ def explain(
     """Show what `optimize` would do now, and why.
 
     \b
-    Example:
+    Examples:
       arctic table explain demo.shop.orders
+      arctic table explain 'demo.shop.*' --json
+
+    Of several tables all pages are shown, then a summary; with --json they are a list. The exit code is 1 if a table cannot
+    be explained; the others still are.
     """
-    explanation = _explain(name, kind, where, ignore_writers=ignore_writers)
-    _show_explanation(explanation, resolve_format(output_format, as_json), limit=limit, wide=wide, absolute=absolute)
+    options: dict[str, Any] = {"kind": kind.value, "where": where, "ignore_writers": ignore_writers}
+    resolved_format = resolve_format(output_format, as_json)
+    _explain_all(names, options, _Pages(output_format=resolved_format, limit=limit, wide=wide, absolute=absolute))
 
 
-def optimize(
-    name: TableArgument,
+def optimize(  # long: option declarations
+    names: TablesArgument,
     kind: KindOption = Kind.AUTO,
     engine: Annotated[Engine, typer.Option("--engine", help="Where tasks run.")] = Engine.LOCAL,
     where: PartitionsOption = None,
@@ -102,98 +110,112 @@ def optimize(
     """Merge small files, apply and convert deletes.
 
     \b
-    Example:
+    Examples:
       arctic table optimize demo.shop.orders --dry-run
+      arctic table optimize 'demo.shop.*' --workers 2
 
-    The exit code is 1 if a task failed. The results of the other tasks are kept.
+    Several tables are optimized one after the other, and a summary is shown; with --json the reports are a list. The exit
+    code is 1 if a task or a table failed. The results of the other tasks and tables are kept.
     """
-    resolved_format = resolve_format(output_format, as_json)
-    if dry_run and resolved_format in (Format.TABLE, Format.MARKDOWN):
-        explanation = _explain(name, kind, where, ignore_writers=ignore_writers)
-        _show_explanation(explanation, resolved_format, limit=None, wide=wide, absolute=False)
+    options: dict[str, Any] = {"kind": kind.value, "where": where, "ignore_writers": ignore_writers}
+    pages = _Pages(output_format=resolve_format(output_format, as_json), limit=None, wide=wide, absolute=False)
+    if dry_run and pages.output_format in (Format.TABLE, Format.MARKDOWN):
+        _explain_all(names, options, pages)
         note("dry run: nothing was changed")
         return
-    report, failed_partitions = _optimize(
-        name, kind.value, engine.value, where, dry_run, verify=verify, ignore_writers=ignore_writers, workers=workers
-    )
-    sections = list(render_report(report, failed_partitions))
-    emit_details(report.to_dict(), sections, output_format=resolved_format, absolute=False, wide=wide)
-    if dry_run:
+    options |= {"engine": engine.value, "dry_run": dry_run, "verify": verify, "workers": workers}
+    _optimize_all(names, options, pages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pages:
+    """How results are shown."""
+
+    output_format: Format
+    limit: int | None
+    wide: bool
+    absolute: bool
+
+    def show_explanation(self, explanation: Explanation) -> None:
+        max_rows = DEFAULT_ROW_LIMIT if self.limit is None else self.limit
+        sections = list(render_explanation(explanation, max_rows))
+        document = explanation.to_dict()
+        emit_details(document, sections, output_format=self.output_format, absolute=self.absolute, wide=self.wide)
+        if self.output_format is Format.TABLE and max_rows and len(explanation.tasks) > max_rows:
+            note(f"{max_rows} of {len(explanation.tasks):,} tasks; `arctic table explain --limit 0` shows all")
+
+    def show_report(self, report: Report, failed_partitions: Sequence[str]) -> None:
+        sections = list(render_report(report, failed_partitions))
+        emit_details(report.to_dict(), sections, output_format=self.output_format, absolute=False, wide=self.wide)
+        for line in closing_notes(report):
+            note(line)
+
+    def show_summary(
+        self, columns: Sequence[Column], rows: Iterator[dict[str, Any]], outcomes: Sequence[Outcome[Any]]
+    ) -> None:
+        documents = [outcome.to_dict(lambda result: result.to_dict()) for outcome in outcomes]
+        frame = Frame(columns=columns, rows=rows, noun="tables", document=documents)
+        emit(frame, output_format=self.output_format, wide=self.wide, limit=0)
+
+
+def _explain_all(words: Sequence[str], options: dict[str, Any], pages: _Pages) -> None:
+    if not is_several(words):
+        pages.show_explanation(_explain(words[0], words[0], options))
+        return
+    shows_pages = pages.output_format in (Format.TABLE, Format.MARKDOWN)
+
+    def run(name: str, label: str) -> Explanation:
+        explanation = _explain(name, label, options)
+        if shows_pages:
+            pages.show_explanation(explanation)
+            write_heading("")
+        return explanation
+
+    outcomes = run_each(resolve_names(words), run, as_json=pages.output_format is Format.JSON)
+    if shows_pages:
+        write_heading("Summary", markdown=pages.output_format is Format.MARKDOWN)
+    pages.show_summary(EXPLANATION_COLUMNS, explanation_rows(outcomes), outcomes)
+    exit_on_failure(outcomes)
+
+
+def _explain(name: str, label: str, options: dict[str, Any]) -> Explanation:
+    from pyarctic import explain as explain_table
+
+    with spinner(f"planning {label}"):
+        return explain_table(name, **options)
+
+
+def _optimize_all(words: Sequence[str], options: dict[str, Any], pages: _Pages) -> None:
+    if not is_several(words):
+        report, failed_partitions = _optimize(words[0], words[0], options)
+        pages.show_report(report, failed_partitions)
+        failed = bool(report.failures)
+    else:
+        outcomes = run_each(
+            resolve_names(words),
+            lambda name, label: _optimize(name, label, options)[0],
+            as_json=pages.output_format is Format.JSON,
+        )
+        pages.show_summary(REPORT_COLUMNS, report_rows(outcomes), outcomes)
+        exit_on_failure(outcomes, lambda report: bool(report.failures))
+        failed = False
+    if options["dry_run"]:
         note("dry run: nothing was changed")
-    for line in closing_notes(report):
-        note(line)
-    if report.failures:
+    if failed:
         raise typer.Exit(NEGATIVE_RESULT)
 
 
-def _optimize(name: str, *arguments: Any, **options: Any) -> tuple[Report, list[str]]:
+def _optimize(name: str, label: str, options: dict[str, Any]) -> tuple[Report, list[str]]:
     """Call `pyarctic.optimize` and show its progress; return the report and the partitions of failed tasks."""
     from pyarctic import optimize as optimize_table
     from pyarctic.cli.view.progress import make_waits_interruptible, watch_progress
 
+    if label != name and not shows_progress():
+        note(label)
     make_waits_interruptible()
     try:
-        with watch_progress(name) as listener:
-            return optimize_table(name, *arguments, listener=listener, **options), listener.failed
+        with watch_progress(label) as listener:
+            return optimize_table(name, listener=listener, **options), listener.failed
     except KeyboardInterrupt:
         note("interrupted: committed tasks are kept, the rest of the table is unchanged")
         raise
-
-
-def rollback(
-    name: TableArgument,
-    to: Annotated[
-        int | None,
-        typer.Option("--to", metavar="SNAPSHOT", help="Target snapshot (default: before the last `optimize`)."),
-    ] = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    output_format: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
-) -> None:
-    """Undo the last `optimize`.
-
-    \b
-    Example:
-      arctic table rollback demo.shop.orders --dry-run
-
-    The rows of the table do not change. If the table has been written to since, it refuses with exit code 4.
-    """
-    from pyarctic.optimizing.commit import roll_back
-    from pyarctic.tables import open_table
-
-    with spinner(f"reading {name}"):
-        table = open_table(name)
-        result = roll_back(table, to, dry_run=True)
-    if not dry_run:
-        confirm(_confirmation_text(result), yes=yes)
-        with spinner(f"rolling {name} back"):
-            # To the snapshot that was shown, even if the table has changed since.
-            result = roll_back(table.refresh(), result.to_snapshot_id)
-    emit_details(
-        result.to_dict(), [render_rollback(result)], output_format=resolve_format(output_format, as_json), absolute=False
-    )
-    if dry_run:
-        note("dry run: nothing was changed")
-
-
-def _explain(name: str, kind: Kind, where: str | None, *, ignore_writers: bool) -> Explanation:
-    from pyarctic.optimizing import Options, explain_table
-    from pyarctic.tables import open_table
-
-    with spinner(f"planning {name}"):
-        return explain_table(open_table(name), Options(kind=kind.value, where=where, ignore_writers=ignore_writers))
-
-
-def _show_explanation(
-    explanation: Explanation, output_format: Format, *, limit: int | None, wide: bool, absolute: bool
-) -> None:
-    max_rows = DEFAULT_ROW_LIMIT if limit is None else limit
-    sections = list(render_explanation(explanation, max_rows))
-    emit_details(explanation.to_dict(), sections, output_format=output_format, absolute=absolute, wide=wide)
-    if output_format is Format.TABLE and max_rows and len(explanation.tasks) > max_rows:
-        note(f"{max_rows} of {len(explanation.tasks):,} tasks; `arctic table explain --limit 0` shows all")
-
-
-def _confirmation_text(planned: Rollback) -> str:
-    return f"{planned.table} will be rolled back from snapshot {planned.from_snapshot_id} to {planned.to_snapshot_id}"

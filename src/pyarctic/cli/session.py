@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pyarctic.cli.errors import NEGATIVE_RESULT
+from pyarctic.cli.view.layout import terminal_width, wrap_words
 from pyarctic.errors import UsageError
 
 
@@ -39,7 +40,9 @@ class Format(enum.StrEnum):
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format; `name` prints identifiers only.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, even if they do not fit the terminal.")]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="Show all columns and full values, even if they do not fit the terminal.")
+]
 AbsoluteOption = Annotated[bool, typer.Option("--absolute", help="Show timestamps instead of ages.")]
 LimitOption = Annotated[
     int | None,
@@ -48,6 +51,10 @@ LimitOption = Annotated[
 SnapshotOption = Annotated[int | None, typer.Option("--snapshot", metavar="ID", help="As of this snapshot.")]
 RefOption = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="As of this branch or tag.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.database.table", show_default=False)]
+TablesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TABLE...", help="Names or patterns: demo.shop.orders, 'demo.*.orders*'", show_default=False),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -77,7 +84,8 @@ def note(text: str, *, style: str | None = None) -> None:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text(text, style=style or "dim"))
+    for line in wrap_words(text, terminal_width(sys.stderr)):
+        console.print(Text(line, style=style or "dim"))
 
 
 def confirm(what: str, *, yes: bool) -> None:

@@ -72,7 +72,7 @@ FILE_COLUMNS = (
     Column("file_format", "Format", priority=6),
     Column("spec_id", "Spec", "count", priority=8),
     Column("snapshot_id", "Snapshot", "id", priority=7),
-    Column("file_path", "File", priority=0, identity=True),
+    Column("file_path", "File", priority=0, identity=True, fit="middle"),
 )
 PARTITION_COLUMNS = (
     Column("partition", "Partition", priority=0, identity=True),
@@ -91,7 +91,7 @@ SNAPSHOT_COLUMNS = (
     Column("snapshot_id", "Snapshot", "id", priority=0, identity=True),
     Column("committed_at", "Committed", "time", priority=0),
     Column("operation", "Operation"),
-    Column("refs", "Refs", priority=2),
+    Column("refs", "Refs", priority=2, optional=True),
     Column("sequence_number", "Sequence", "count", priority=4),
     Column("parent_id", "Parent", "id", priority=7),
     Column("added_data_files", "+Files", "count", priority=3),
@@ -107,7 +107,7 @@ REWRITE_COLUMNS = (
     Column("rewritten", "Rewritten", "count", priority=0),
     Column("manifests_before", "Before", "count", priority=0),
     Column("manifests_after", "After", "count", priority=0),
-    Column("snapshot_id", "Snapshot", "id", priority=2),
+    Column("snapshot_id", "Snapshot", "id", priority=2, optional=True),
 )
 
 
@@ -145,6 +145,7 @@ def show(
     name: TableArgument,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
     absolute: AbsoluteOption = False,
 ) -> None:
     """Show the schema, size and properties of a table.
@@ -158,7 +159,11 @@ def show(
     with spinner(f"reading {name}"):
         summary = open_table(name).summary()
     emit_details(
-        summary, list(render_table_page(summary)), output_format=resolve_format(output_format, as_json), absolute=absolute
+        summary,
+        list(render_table_page(summary)),
+        output_format=resolve_format(output_format, as_json),
+        absolute=absolute,
+        wide=wide,
     )
 
 
@@ -293,6 +298,7 @@ def rewrite_manifests(
     dry_run: DryRunOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Merge small manifests and sort them by partition; of a keyed table those of both stores. Data files are not changed.
 
@@ -305,7 +311,11 @@ def rewrite_manifests(
     with spinner("rewriting manifests"):
         report = open_table(name).rewrite_manifests(everything=everything, dry_run=dry_run).to_dict()
     stores = [report, report["change_store"]] if "change_store" in report else [report]
-    emit(Frame(columns=REWRITE_COLUMNS, rows=stores, document=report), output_format=resolve_format(output_format, as_json))
+    emit(
+        Frame(columns=REWRITE_COLUMNS, rows=stores, document=report),
+        output_format=resolve_format(output_format, as_json),
+        wide=wide,
+    )
     if not any(store["rewritten"] for store in stores):
         note("nothing to merge")
     elif dry_run:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyarctic.cli.session import Format, FormatOption, JsonOption, TableArgument, note, resolve_format, shows_progress
+from pyarctic.cli.session import (
+    Format,
+    FormatOption,
+    JsonOption,
+    TableArgument,
+    WideOption,
+    note,
+    resolve_format,
+    shows_progress,
+)
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
@@ -85,6 +94,7 @@ def write(  # long: option declarations
     ] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Write the rows of files to a table in one commit.
 
@@ -114,7 +124,7 @@ def write(  # long: option declarations
         "snapshot_id": None if snapshot_id is None else str(snapshot_id),
         "done_before": step is not None and snapshot_id is None,
     }
-    emit(Frame(columns=WRITE_COLUMNS, rows=[row], document=row), output_format=resolved_format)
+    emit(Frame(columns=WRITE_COLUMNS, rows=[row], document=row), output_format=resolved_format, wide=wide)
     if step is not None and snapshot_id is None:
         note(f"step {step[1]} of job {step[0]} was written before: nothing was changed")
     elif snapshot_id is None:

@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
 import pyarctic
-from pyarctic.cli.view.explain_page import format_span
+from pyarctic.cli.view.facts import format_span
 from pyarctic.cli.view.progress import BarWatcher
 from pyarctic.optimizing.protocol import Progress, TaskFailure
 from tests.support import changes
@@ -250,9 +250,8 @@ def test_what_was_asked_is_passed_on(arctic: Arctic, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(pyarctic, "optimize", interrupted)
     ran = arctic("table", "optimize", NAME, "--engine", "spark", "--kind", "major", "--verify", "--workers", "3")
-    assert asked == [
-        ((NAME, "major", "spark", None, False), {"verify": True, "ignore_writers": False, "workers": 3}),
-    ]
+    asked_for = {"kind": "major", "engine": "spark", "where": None, "dry_run": False, "verify": True, "workers": 3}
+    assert asked == [((NAME,), {**asked_for, "ignore_writers": False})]
     assert (ran.code, ran.out) == (130, "")
     assert ran.err.splitlines() == [
         "interrupted: committed tasks are kept, the rest of the table is unchanged",

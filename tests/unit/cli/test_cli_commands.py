@@ -48,7 +48,7 @@ def test_table_files(arctic: Arctic, library: Library) -> None:
     ran = arctic("table", "files", NAME, "--content", "data", "--snapshot", str(SNAPSHOT))
     assert library.table.asked == {"snapshot_id": SNAPSHOT, "ref": None, "content": "data", "store": "base"}
     assert ran.err.splitlines() == [
-        "columns left out: 2; --wide shows all",
+        "2 more columns with --wide",
         "3 data files; 3.0 MiB under file:///lake/orders/",
     ]
     assert "data/00002.parquet" in ran.out

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 FINDING_COLUMNS = (
     Column("severity", "Severity", "state", priority=0),
     Column("store", "Store", priority=2),
-    Column("title", "What", priority=0),
+    Column("title", "What", priority=0, fit="wrap"),
     Column("files", "Files", "count", priority=1),
     Column("rows", "Rows", "count", priority=1),
     Column("code", "Code", priority=3, identity=True),
 )
 PROBLEM_COLUMNS = (
     Column("code", "Code", priority=0),
-    Column("detail", "Detail", priority=0),
-    Column("rows", "Rows", "count", priority=2),
-    Column("file_path", "File", priority=1),
+    Column("detail", "Detail", priority=0, fit="wrap"),
+    Column("rows", "Rows", "count", priority=2, optional=True),
+    Column("file_path", "File", priority=1, fit="middle", optional=True),
 )
 REPAIR_COLUMNS = (
     Column("code", "Code", priority=0),
     Column("store", "Store", priority=2),
-    Column("action", "Action", priority=0),
+    Column("action", "Action", priority=0, fit="wrap"),
     Column("files", "Files", "count", priority=2),
     Column("rows", "Rows", "count", priority=2),
     Column("outcome", "Outcome", priority=0),

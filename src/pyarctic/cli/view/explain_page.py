@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.columns import WIDE_ONLY, Column
 from pyarctic.cli.view.facts import facts_section, format_health, format_span, partition_label
 from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_bytes, format_count, format_quantity
@@ -14,7 +14,7 @@ from pyarctic.units import format_bytes, format_count, format_quantity
 if TYPE_CHECKING:
     from pyarctic.optimizing.plan import Explanation, PartitionRow, RuleRow, TaskRow, TreeRow
 
-NOTE_COLUMNS = (Column("note", "Note", priority=0),)
+NOTE_COLUMNS = (Column("note", "Note", priority=0, fit="wrap"),)
 RULE_COLUMNS = (
     Column("rule", "Rule", priority=0),
     Column("kind", "Leads to", priority=2),
@@ -22,17 +22,17 @@ RULE_COLUMNS = (
     Column("threshold", "Threshold", "number", priority=0),
     Column("met", "Met", priority=0),
     Column("next", "Next", "time", priority=1),
-    Column("doc", "Measures", priority=4),
+    Column("doc", "Measures", priority=WIDE_ONLY),
 )
 PARTITION_COLUMNS = (
     Column("partition", "Partition", priority=0),
     Column("kind", "Kind", priority=0),
     Column("because", "Reason", priority=1),
-    Column("waits", "Waits", priority=1),
+    Column("waits", "Waits", priority=1, optional=True),
     Column("health", "Health", "number", priority=2),
     Column("data_files", "Files", "count", priority=3),
     Column("data_bytes", "Data", "bytes", priority=5),
-    Column("change_files", "Changes", "count", priority=2),
+    Column("change_files", "Changes", "count", priority=2, optional=True),
     Column("fragments", "Fragments", "count", priority=2),
     Column("undersized", "Undersized", "count", priority=3),
     Column("equality_delete_files", "Equality deletes", "count", priority=4),

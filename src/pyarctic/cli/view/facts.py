@@ -11,7 +11,7 @@ from pyarctic.cli.view.output import Frame, Section
 if TYPE_CHECKING:
     from pyarctic.optimizing import Health
 
-FACT_COLUMNS = (Column("field", "Field", priority=0), Column("value", "Value", "time", priority=0))
+FACT_COLUMNS = (Column("field", "Field", priority=0), Column("value", "Value", "time", priority=0, fit="wrap"))
 _TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 

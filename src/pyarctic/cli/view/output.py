@@ -12,7 +12,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
@@ -21,11 +21,12 @@ from pyarctic.cli.session import Format, note
 from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
 from pyarctic.cli.view.json_values import to_cell, to_json_value
 from pyarctic.cli.view.render_table import render_heading, render_markdown, render_table
-from pyarctic.units import format_count
+from pyarctic.units import format_count, format_quantity
 
-__all__ = ["Column", "Frame", "ReaderClosed", "Section", "emit", "emit_details"]
+__all__ = ["Column", "Frame", "ReaderClosed", "Section", "emit", "emit_details", "write_heading"]
 
 DEFAULT_ROW_LIMIT = 50
+_MAX_COLUMNS_NAMED = 6
 
 
 class ReaderClosed(Exception):
@@ -65,6 +66,7 @@ def emit(
     for_people = output_format in (Format.TABLE, Format.MARKDOWN)
     max_rows = limit if limit is not None else DEFAULT_ROW_LIMIT if for_people else 0
     rows = _CountedRows(frame.rows, max_rows)
+    missing = _Missing()
     if output_format is Format.JSON:
         _write_json(frame, rows)
     elif output_format is Format.CSV:
@@ -77,8 +79,9 @@ def emit(
         if output_format is Format.MARKDOWN:
             _write(render_markdown(frame.columns, row_list, now))
         elif row_list:
-            _write_table(frame.columns, row_list, now, wide=wide)
+            _write_table(frame.columns, row_list, now, missing, wide=wide)
     _flush()
+    missing.tell()
     _note_row_counts(frame, rows, for_people=output_format is Format.TABLE, limited=limit is not None)
 
 
@@ -88,9 +91,10 @@ def emit_details(
     *,
     output_format: Format,
     absolute: bool,
-    wide: bool = True,
+    wide: bool = False,
 ) -> None:
     """Write a page about one object: sections as tables, or the document for machine-readable formats."""
+    missing = _Missing(is_page=True)
     if output_format is Format.JSON:
         _write(json.dumps(to_json_value(document), ensure_ascii=_needs_ascii(), indent=2) + "\n")
     elif output_format is Format.NAME:
@@ -112,8 +116,14 @@ def emit_details(
             else:
                 _write(render_heading(section.title) if section.title else "")
                 header = section.title is not None and not section.plain
-                _write_table(section.frame.columns, rows, now, wide=wide, header=header)
+                _write_table(section.frame.columns, rows, now, missing, wide=wide, header=header)
     _flush()
+    missing.tell()
+
+
+def write_heading(title: str, *, markdown: bool = False) -> None:
+    """Write the title of what follows on the page, or an empty line."""
+    _write(f"## {title}\n\n" if markdown else render_heading(title) if title else "\n")
 
 
 class _CountedRows:
@@ -156,16 +166,44 @@ def _note_row_counts(frame: Frame, rows: _CountedRows, *, for_people: bool, limi
 
 
 def _write_table(
-    columns: Sequence[Column], rows: Sequence[Row], now: datetime | None, *, wide: bool, header: bool = True
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    now: datetime | None,
+    missing: _Missing,
+    *,
+    wide: bool,
+    header: bool = True,
 ) -> None:
     table = render_table(columns, rows, now, wide=wide, header=header)
     _write(table.text)
-    if table.dropped:
-        headers = [column.header for column in table.dropped if column.priority < WIDE_ONLY]
-        others = len(table.dropped) - len(headers)
-        if others:
-            headers.append(f"{others} more" if headers else str(others))
-        note(f"columns left out: {', '.join(headers)}; --wide shows all")
+    missing.shortened |= table.shortened
+    missing.headers += [column.header for column in table.dropped if column.priority < WIDE_ONLY]
+    missing.others += sum(column.priority >= WIDE_ONLY for column in table.dropped)
+
+
+@dataclass(slots=True)
+class _Missing:
+    """What tables do not show."""
+
+    headers: list[str] = field(default_factory=list)
+    """The columns that did not fit."""
+    others: int = 0
+    """The number of columns that are shown with `--wide` only."""
+    shortened: bool = False
+    is_page: bool = False
+    """Whether the tables are sections of a page, for which columns that only `--wide` shows are not worth a note."""
+
+    def tell(self) -> None:
+        """Write a note about it."""
+        headers = list(dict.fromkeys(self.headers))
+        if headers:
+            more = len(headers) - _MAX_COLUMNS_NAMED
+            names = ", ".join(headers[:_MAX_COLUMNS_NAMED]) + (f" and {more} more" if more > 0 else "")
+            note(f"columns left out: {names}; --wide shows all")
+        elif self.others and not self.is_page:
+            note(f"{format_quantity(self.others, 'more column')} with --wide")
+        elif self.shortened:
+            note("long values are shortened; --wide shows them in full")
 
 
 def _write_json(frame: Frame, rows: Iterable[Row]) -> None:

@@ -1,20 +1,20 @@
-"""Render tables for terminals: no vertical lines, right-aligned numbers, only columns that fit. Rich is imported lazily."""
+"""Render tables for terminals: no vertical lines, right-aligned numbers, columns that fit. Rich is imported lazily."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from itertools import filterfalse
+from typing import TYPE_CHECKING, Literal
 
 from pyarctic.cli.view.columns import WIDE_ONLY, Column, Row
+from pyarctic.cli.view.layout import fit_columns, shorten, terminal_width, total_width
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-GAP = 3
 STATES = {
     "ok": ("✓", "+", "green"),
     "warn": ("!", "!", "yellow"),
@@ -28,33 +28,68 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedTable:
-    """A rendered table and the columns that were dropped."""
+    """A rendered table, and what is missing in it."""
 
     text: str
     dropped: tuple[Column, ...]
+    """Columns that do not fit, or are shown with `--wide` only."""
+    shortened: bool
+    """Whether a value is shortened."""
 
 
 def render_table(
     columns: Sequence[Column], rows: Sequence[Row], now: datetime | None, *, wide: bool, header: bool
 ) -> RenderedTable:
-    """Render the rows; unless `wide`, columns with the lowest priority are dropped until the rest fits the terminal."""
+    """Render the rows; unless `wide`, long texts are shortened and the least important columns dropped to fit the
+    terminal."""
+    cells = {column.name: [_cell_text(column, row, now) for row in rows] for column in columns}
+    shown = _without_empty(columns, cells)
+    candidates = [column for column in shown if wide or column.priority < WIDE_ONLY]
+    needed = {column.name: _column_width(column.header if header else "", cells[column.name]) for column in candidates}
+    widths = fit_columns(candidates, needed, None if wide else terminal_width(sys.stdout))
+    kept = [column for column in candidates if column.name in widths]
+    fitted = {column.name: [_fit(text, column, widths[column.name]) for text in cells[column.name]] for column in kept}
+    return RenderedTable(
+        _draw(kept, rows, fitted, widths, header=header),
+        dropped=tuple(filterfalse(kept.__contains__, shown)),
+        shortened=any(texts != cells[name] for name, texts in fitted.items()),
+    )
+
+
+def _without_empty(columns: Sequence[Column], cells: Mapping[str, Sequence[str]]) -> list[Column]:
+    return [column for column in columns if not column.optional or any(cells[column.name])]
+
+
+def _draw(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    texts: Mapping[str, Sequence[str]],
+    widths: Mapping[str, int],
+    *,
+    header: bool,
+) -> str:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    candidates = [column for column in columns if wide or column.priority < WIDE_ONLY]
-    cells = {column.name: [_cell_text(column, row, now) for row in rows] for column in candidates}
-    widths = {column.name: _column_width(column.header, cells[column.name]) for column in candidates}
-    terminal_width = None if wide else _terminal_width()
-    kept = _columns_that_fit(candidates, widths, terminal_width)
-    width = _total_width(kept, widths)
     table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, header_style="bold")
-    for column in kept:
-        table.add_column(Text(column.header), justify="right" if column.is_right_aligned else "left", overflow="fold")
+    for column in columns:
+        width = widths[column.name]
+        justify: Literal["left", "right"] = "right" if column.is_right_aligned else "left"
+        table.add_column(Text(_fit(column.header, column, width)), justify=justify, overflow="fold", width=width)
     for index, row in enumerate(rows):
-        table.add_row(*(Text(cells[column.name][index], style=_cell_style(column, row)) for column in kept))
-    text = _render(table, max(width, 1) if terminal_width is None else min(width, terminal_width))
-    return RenderedTable(text, tuple(column for column in columns if column not in kept))
+        table.add_row(*(Text(texts[column.name][index], style=_cell_style(column, row)) for column in columns))
+    return _render(table, max(total_width(widths), 1))
+
+
+def _fit(text: str, column: Column, width: int) -> str:
+    """Shorten the text; in sentences only words that are longer than a line."""
+    if not column.can_shrink:
+        return text
+    mark = "…" if _supports_unicode() else "..."
+    if column.fit == "wrap":
+        return " ".join(shorten(word, width, mark, middle=True) for word in text.split(" "))
+    return shorten(text, width, mark, middle=column.fit == "middle")
 
 
 def render_markdown(columns: Sequence[Column], rows: Sequence[Row], now: datetime | None) -> str:
@@ -89,20 +124,6 @@ def _column_width(header: str, cells: Sequence[str]) -> int:
     return max(cell_len(line) for text in (header, *cells) for line in text.split("\n"))
 
 
-def _columns_that_fit(columns: Sequence[Column], widths: dict[str, int], max_width: int | None) -> list[Column]:
-    kept = list(columns)
-    while max_width is not None and _total_width(kept, widths) > max_width:
-        least_important = max(kept, key=lambda column: (column.priority, kept.index(column)))
-        if least_important.priority == 0:
-            break
-        kept.remove(least_important)
-    return kept
-
-
-def _total_width(columns: Sequence[Column], widths: dict[str, int]) -> int:
-    return sum(widths[column.name] + GAP for column in columns) - GAP
-
-
 def _cell_text(column: Column, row: Row, now: datetime | None) -> str:
     text = column.text(row, now)
     if column.kind != "state" or text not in STATES:
@@ -118,14 +139,6 @@ def _cell_style(column: Column, row: Row) -> str:
 
 def _supports_unicode() -> bool:
     return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
-
-
-def _terminal_width() -> int | None:
-    """The width of the terminal; None for pipes and files, where lines can be of any length."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return int(columns)
-    return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
 
 
 def _render(renderable: RenderableType, width: int) -> str:

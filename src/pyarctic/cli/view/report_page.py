@@ -28,8 +28,8 @@ FAILURE_COLUMNS = (
     Column("task", "Task", "count", priority=0),
     Column("partition", "Partition", priority=2),
     Column("code", "Code", priority=3),
-    Column("detail", "Error", priority=0),
-    Column("hint", "Hint", priority=0),
+    Column("detail", "Error", priority=0, fit="wrap"),
+    Column("hint", "Hint", priority=0, fit="wrap", optional=True),
 )
 _MAX_PARTITIONS_NAMED = 10
 
@@ -99,7 +99,7 @@ def render_rollback(rollback: Rollback) -> Section:
 
 def _header_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "Table", report.table
-    yield "Outcome", _outcome(report)
+    yield "Outcome", describe_outcome(report)
     if not report.changed:
         yield "Health", format_health(report.health_before)
     if report.tasks_planned:
@@ -122,10 +122,13 @@ def _header_facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "Duration", f"{_format_seconds(report.wall_seconds)}, {_format_seconds(report.cpu_seconds)} of CPU{peak}"
 
 
-def _outcome(report: Report) -> str:
+def describe_outcome(report: Report, *, brief: bool = False) -> str:
+    """What the process did, in a few words."""
     if not report.tasks_planned and not report.changed:
         return "nothing possible now" if report.held_back or report.waiting_changes else "nothing to do"
-    how = f"{', '.join(report.kinds) or 'dangling deletes'} on engine {report.engine}"
+    how = ", ".join(report.kinds) or "dangling deletes"
+    if not brief:
+        how += f" on engine {report.engine}"
     if not report.changed:
         return f"not changed: {how}"
     return f"{'partly optimized' if report.failures else 'optimized'}: {how}"

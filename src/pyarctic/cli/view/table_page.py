@@ -7,33 +7,31 @@ from datetime import datetime
 from typing import Any
 
 from pyarctic.cli.view.columns import Column
+from pyarctic.cli.view.facts import facts_section
 from pyarctic.cli.view.output import Frame, Section
 from pyarctic.units import format_bytes, format_count
 
 
 def render_table_page(summary: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the summary of a table: general facts and sizes first, then schema, refs, stores and properties."""
-    facts = [{"field": field, "value": value} for field, value in _table_facts(summary)]
-    fact_columns = (Column("field", "Field"), Column("value", "Value", "time"))
-    yield Section(title=None, frame=Frame(columns=fact_columns, rows=facts))
+    yield facts_section(None, _table_facts(summary))
     schema = (
-        Column("id", "Id", "count"),
-        Column("name", "Column"),
-        Column("type", "Type"),
+        Column("id", "Id", "count", priority=2),
+        Column("name", "Column", priority=0),
+        Column("type", "Type", priority=0),
         Column("required", "Required"),
-        Column("doc", "Description"),
+        Column("doc", "Description", fit="wrap", optional=True),
     )
     yield Section(title="Schema", frame=Frame(columns=schema, rows=summary.get("schema") or []))
     refs = (Column("name", "Name"), Column("type", "Type"), Column("snapshot_id", "Snapshot", "id"))
     yield Section(title="Branches and tags", frame=Frame(columns=refs, rows=summary.get("refs") or []))
     if summary.get("change_store"):
-        changes = [{"field": field, "value": value} for field, value in _change_store_facts(summary["change_store"])]
-        yield Section(title="Change store", frame=Frame(columns=fact_columns, rows=changes), plain=True)
+        yield facts_section("Change store", _change_store_facts(summary["change_store"]))
     merged = [{"partition": path, "sequence": number} for path, number in (summary.get("merged_sequences") or {}).items()]
     sequence_columns = (Column("partition", "Partition"), Column("sequence", "Up to sequence", "count"))
     yield Section(title="Merged", frame=Frame(columns=sequence_columns, rows=merged))
     pairs = [{"key": key, "value": value} for key, value in sorted((summary.get("properties") or {}).items())]
-    properties = (Column("key", "Key"), Column("value", "Value"))
+    properties = (Column("key", "Key", priority=0), Column("value", "Value", priority=0, fit="wrap"))
     yield Section(title="Properties", frame=Frame(columns=properties, rows=pairs))
 
 

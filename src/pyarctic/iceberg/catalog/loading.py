@@ -44,7 +44,8 @@ def open_catalog(name: str) -> Catalog:
             hint=f"Configured: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
             catalog=name,
         )
-    check_sqlite_file(name, properties if properties is not None else Config().get_catalog_config(name) or {})
+    known = properties if properties is not None else Config().get_catalog_config(name) or {}
+    check_sqlite_file(name, str(known.get("uri") or ""))
     with translate_catalog_errors(name):
         catalog = load_catalog(name, **(properties or {}))
     apply_catalog_patches()

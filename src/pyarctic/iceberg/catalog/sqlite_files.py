@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from pyarctic.errors import ArcticError, ConfigError, Unavailable
@@ -21,9 +20,9 @@ _CAUSES = {
 }
 
 
-def check_sqlite_file(catalog: str, properties: Mapping[str, str]) -> None:
+def check_sqlite_file(catalog: str, uri: str) -> None:
     """Raise a ConfigError if the catalog is to be in a SQLite file that cannot be: its folder is missing or a file."""
-    match = _URI.fullmatch(properties.get("uri") or "")
+    match = _URI.fullmatch(uri)
     if match is None or match["path"].startswith((":", "file:")):  # in memory, or a URI of SQLite's own
         return
     path = Path(match["path"])
