@@ -58,8 +58,14 @@ def _row(command: Any, parameter: Any) -> str:
     default = next((match["default"] for match in _DEFAULT.finditer(text) if match["default"]), "")
     required = "required" if "[required]" in text else ""
     name = _argument_name(parameter) if parameter.param_type_name == "argument" else names
-    cells = (f"`{name}`", _DEFAULT.sub("", text).strip().rstrip("."), f"`{default}`" if default else required)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    cells = (_code(name), _DEFAULT.sub("", text).strip().rstrip("."), _code(default) if default else required)
+    return "| " + " | ".join(cells) + " |"
+
+
+def _code(text: str) -> str:
+    """Code in a cell. A bar would end the cell, and writers of sites disagree on how to escape it within backticks."""
+    text = re.sub(r"<(\w[\w|-]*)>", r"\1", text)
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _text(text: str, usage: str, start: str | None) -> str:

@@ -76,7 +76,7 @@ def generated(text: str) -> str:
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [tuple(head), *(tuple(row) for row in rows)]
-    texts = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    texts = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([texts[0], "|" + "---|" * len(lines[0]), *texts[1:]])
 
 

@@ -31,6 +31,11 @@ def test_every_error_code_has_a_section() -> None:
     assert set(re.findall(r"^## `([\w-]+)`$", page, re.MULTILINE)) == set(EXIT_CODES)
 
 
+def test_no_cell_of_a_table_has_a_bar() -> None:
+    shown = "\n".join(path.read_text(encoding="utf-8") for path in _PAGES)
+    assert re.findall(r"^\|.*\\\|.*$", shown, re.MULTILINE) == []
+
+
 def test_every_public_name_is_on_the_page_of_the_python_api() -> None:
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
