@@ -46,8 +46,7 @@ check: $(READY)  ## Check format, style, types, the borders between rooms, and d
 
 .PHONY: docs
 docs: $(READY) docs-reference  ## Build the documentation site in build/site; broken links fail
-	$(VENV)/bin/zensical build --clean --strict --config-file mkdocs.yml
-	$(PYTHON) -m tools.site_links build/site
+	$(PYTHON) -m tools.build_site build/site
 
 .PHONY: docs-reference
 docs-reference: $(READY)  ## Write the parts of docs/reference that follow from the code

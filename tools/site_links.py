@@ -5,7 +5,6 @@ python -m tools.site_links build/site
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -65,14 +64,3 @@ def _fault(site: Path, pages: dict[Path, _Page], path: Path, tag: str, target: s
     if parts.fragment and found is not None and unquote(parts.fragment) not in found.anchors:
         return "no such anchor"
     return None
-
-
-def main(site: str) -> int:
-    found = list(problems(Path(site)))
-    for line in found:
-        sys.stderr.write(f"{line}\n")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
