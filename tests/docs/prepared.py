@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,14 @@ def spark(runner: Runner) -> None:
     runner.variables |= {"arctic": arctic, "df": frame, "events": events}
 
 
+def s3(runner: Runner) -> None:
+    """A bucket, named in the environment with its keys."""
+    bucket = runner.bucket()
+    os.environ["LAKE_BUCKET"], os.environ["LAKE_ENDPOINT"] = bucket.name, bucket.endpoint
+    os.environ["AWS_ACCESS_KEY_ID"] = bucket.properties["s3.access-key-id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = bucket.properties["s3.secret-access-key"]
+
+
 def order_rows(orders: list[tuple[int, str]]) -> pa.Table:
     import pyarrow as pa
 
@@ -113,5 +122,6 @@ SETUPS: Mapping[str, Callable[[Runner], Any]] = {
     "changing": changing,
     "keyed": keyed,
     "optimized": optimized,
+    "s3": s3,
     "spark": spark,
 }

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.docs.pages import Block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.services.s3 import Bucket
 
 _DATA = re.compile(r"(?<![\w.}])/data/")
 _VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
@@ -35,10 +38,15 @@ class Runner:
     """Runs blocks in `folder`, which is the working directory."""
 
     folder: Path
+    bucket: Callable[[], Bucket]
+    """Makes a bucket in S3."""
     spark: SparkSession | None = None
-    variables: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    variables: dict[str, Any] = field(default_factory=dict)
     shown: str | None = None
     """What the last block printed; None if it did not run."""
+
+    def __post_init__(self) -> None:
+        self.variables |= {"__name__": "__main__"} | ({"spark": self.spark} if self.spark is not None else {})
 
     def run(self, block: Block) -> None:
         """Run a block, or compare it with what the last one printed. Raises an AssertionError that names the block."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,23 +19,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.oracle.session import Oracle
+    from tests.services.s3 import Bucket
 
-MOST_BLOCKS_NOT_RUN = 12
+MOST_BLOCKS_NOT_RUN = 8
 _CODE = [page for page in PAGES if page.blocks and "elsewhere" not in page.notes]
 _PLAIN = [page for page in _CODE if "spark" not in page.notes]
 _SPARK = [page for page in _CODE if "spark" in page.notes]
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, which is the working directory; the environment is restored afterwards."""
+    from pyarctic import config
+
+    config.reset()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    before = dict(os.environ)
+    yield tmp_path
+    os.environ.clear()
+    os.environ.update(before)
+    config.reset()
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> Iterator[Callable[[], Bucket]]:
+    """Makes buckets; the server is started for the first one."""
+    from tests.services.s3 import fresh_bucket
+
+    with ExitStack() as buckets:
+        yield lambda: buckets.enter_context(fresh_bucket(request.getfixturevalue("glue_properties")["glue.endpoint"]))
+
+
 @pytest.mark.parametrize("page", _PLAIN, ids=lambda page: page.name)
-def test_page(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_page(page, tmp_path, monkeypatch)
+def test_page(page: Page, folder: Path, bucket: Callable[[], Bucket]) -> None:
+    run_page(page, Runner(folder=folder, bucket=bucket))
 
 
 @pytest.mark.jvm
 @pytest.mark.parametrize("page", _SPARK, ids=lambda page: page.name)
-def test_page_with_spark(page: Page, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with iceberg_catalog(oracle.spark, tmp_path):
-        run_page(page, tmp_path, monkeypatch, oracle.spark)
+def test_page_with_spark(page: Page, oracle: Oracle, folder: Path, bucket: Callable[[], Bucket]) -> None:
+    with iceberg_catalog(oracle.spark, folder):
+        run_page(page, Runner(folder=folder, bucket=bucket, spark=oracle.spark))
 
 
 def test_few_blocks_do_not_run_and_say_why() -> None:
@@ -70,17 +96,10 @@ def test_output_is_compared(expected: str, shown: str, fits: bool) -> None:
             expect(block, expected, shown)
 
 
-def run_page(page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession | None = None) -> None:
-    from pyarctic import config
-
-    config.reset()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "120")
-    runner = Runner(folder=folder, spark=spark)
-    runner.variables |= {"spark": spark} if spark is not None else {}
+def run_page(page: Page, runner: Runner) -> None:
+    folder, copy = runner.folder, runner.folder.with_name(f"{runner.folder.name}-copy")
     if "setup" in page.notes:
         SETUPS[page.notes["setup"]](runner)
-    copy = folder.with_name(f"{folder.name}-copy")
     if "fresh" in page.notes:
         shutil.copytree(folder, copy)
     for block in page.blocks:
@@ -91,7 +110,6 @@ def run_page(page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch, spark: S
             empty(folder)
             shutil.copytree(copy, folder, dirs_exist_ok=True)
         runner.run(block)
-    config.reset()
 
 
 def empty(folder: Path) -> None:
