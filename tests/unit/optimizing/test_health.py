@@ -90,6 +90,23 @@ def test_the_worst_deduction_comes_first() -> None:
     assert position_deletes.cure == "run `optimize --kind major`, which removes 600 deleted rows"
 
 
+def test_minor_optimizing_does_not_cure_files_that_are_no_fragments() -> None:
+    """Partitions are due because of their equality deletes."""
+    parts = [str(number) for number in range(20)]
+    undersized = [file(size=2 * MIB, part=part) for part in parts for _ in range(3)]
+    due = [equality(part=part) for part in parts for _ in range(12)]
+    cures = {deduction.cause: deduction.cure for deduction in health([*undersized, *due]).deductions}
+    assert cures == {
+        "equality-deletes": "minor optimizing applies the equality deletes",
+        "small-files": "run `optimize --kind major`, which merges 60 files into 20",
+    }
+    [waiting] = health([*undersized, *(file(size=SMALL, part=f"x{number % 20}") for number in range(60))], HOURLY).deductions
+    assert waiting.cure == (
+        "minor optimizing merges 60 files into 20 from 2026-03-01T13:00:00Z on; "
+        "run `optimize --kind major`, which merges 60 files into 20"
+    )
+
+
 def test_partitions_that_wait_for_their_writers_say_until_when() -> None:
     rows = [file(size=SMALL) for _ in range(24)]
     until = NOW + timedelta(minutes=5)

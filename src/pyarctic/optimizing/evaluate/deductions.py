@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import polars as pl
 
@@ -15,7 +15,10 @@ from pyarctic.units import format_bytes, format_count, format_timestamp
 
 _Action = Callable[[pl.DataFrame], str]
 """Says what optimizing does to partitions."""
-_REMOVES_ROWS: tuple[OptimizingKind, ...] = ("major", "full")
+_ALWAYS = pl.lit(value=True)
+_ALL_HELP: Mapping[OptimizingKind, pl.Expr] = dict.fromkeys(OPTIMIZING_KINDS, _ALWAYS)
+_MERGES_FILES: Mapping[OptimizingKind, pl.Expr] = {**_ALL_HELP, "minor": pl.col("packable_fragments") > 0}
+_REMOVES_ROWS: Mapping[OptimizingKind, pl.Expr] = {"major": _ALWAYS, "full": _ALWAYS}
 
 
 def deductions_of(partitions: pl.DataFrame, observation: Observation, points: dict[str, float]) -> tuple[Deduction, ...]:
@@ -54,7 +57,7 @@ def _small_files(partitions: pl.DataFrame, points: float) -> Deduction:
         points,
         f"{format_count(small)} of {format_count(_sum(partitions, 'data_files'))} data files are small: "
         f"{format_bytes(size // max(small, 1))} on average",
-        _cure(affected, _merge_files, run="major", waits_for_writers=True),
+        _cure(affected, _merge_files, run="major", helps=_MERGES_FILES, waits_for_writers=True),
     )
 
 
@@ -138,12 +141,12 @@ def _cure(
     act: _Action,
     *,
     run: OptimizingKind,
-    helps: Collection[OptimizingKind] = OPTIMIZING_KINDS,
+    helps: Mapping[OptimizingKind, pl.Expr] = _ALL_HELP,
     waits_for_writers: bool = False,
 ) -> str:
     """What happens to these partitions: those that are due, those that wait for their writers, and the others, which wait
-    for a rule about time, or for somebody to run `optimize` with the kind `run`."""
-    is_due = pl.col("kind").is_in(list(helps)).fill_null(value=False)
+    for a rule about time, or for somebody to run `optimize` with the kind `run`. `helps`: the kinds that help, and where."""
+    is_due = pl.any_horizontal((pl.col("kind") == kind) & where for kind, where in helps.items()).fill_null(value=False)
     is_held = is_due & pl.col("is_busy") & pl.lit(waits_for_writers)
     due, held, others = (affected.filter(each) for each in (is_due & ~is_held, is_held, ~is_due))
     cures = []
@@ -155,25 +158,23 @@ def _cure(
         cures.append(
             f"{_count(held.height, 'partition')} {'waits' if held.height == 1 else 'wait'} for writers until {until}"
         )
-    if others.height:
-        cures.append(_later(others, act, run, helps))
-    return "; ".join(cures)
+    return "; ".join([*cures, *_later(others, act, run, helps)])
 
 
-def _later(partitions: pl.DataFrame, act: _Action, run: OptimizingKind, helps: Collection[OptimizingKind]) -> str:
-    """What a rule about time will do, or what somebody may do at once."""
-    times = [
-        (next_at, rule.kind)
-        for rule in RULES
-        if rule.since is not None and rule.kind in helps
-        for next_at in [partitions.filter(~IS_DUE)[f"{rule.name}_next_at"].min()]
-        if next_at is not None
-    ]
-    if not times:
-        return f"run `optimize --kind {run}`, which {act(partitions)}"
-    next_at, kind = min(times)
-    as_kind = partitions.with_columns(kind=pl.lit(kind))
-    return f"{kind} optimizing {act(as_kind)} from {format_timestamp(next_at)} on"  # type: ignore[arg-type]
+def _later(
+    partitions: pl.DataFrame, act: _Action, run: OptimizingKind, helps: Mapping[OptimizingKind, pl.Expr]
+) -> Iterator[str]:
+    """What rules about time will do, and what somebody may do at once."""
+    for rule in RULES:
+        if rule.since is None or rule.kind not in helps:
+            continue
+        is_soon = pl.col(f"{rule.name}_next_at").is_not_null() & ~IS_DUE & helps[rule.kind]
+        soon, partitions = partitions.filter(is_soon), partitions.filter(~is_soon)
+        if soon.height:
+            begin = format_timestamp(soon[f"{rule.name}_next_at"].min())  # type: ignore[arg-type]
+            yield f"{rule.kind} optimizing {act(soon.with_columns(kind=pl.lit(rule.kind)))} from {begin} on"
+    if partitions.height:
+        yield f"run `optimize --kind {run}`, which {act(partitions.with_columns(kind=pl.lit(run)))}"
 
 
 def _sum(partitions: pl.DataFrame, column: str) -> int:
