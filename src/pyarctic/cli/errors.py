@@ -58,7 +58,7 @@ def to_problem(error: BaseException) -> dict[str, Any]:
         "internal",
         "PyArctic encountered an unexpected error",
         f"{type(error).__name__}: {detail}" if detail else type(error).__name__,
-        "run again with --debug for the traceback",
+        "Run the command again with --debug, and report the traceback.",
     )
 
 
