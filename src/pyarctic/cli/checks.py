@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import typer
 
-from pyarctic.cli.errors import NEGATIVE_RESULT
+from pyarctic.cli.errors import NEGATIVE_RESULT, option_text
 from pyarctic.cli.view.columns import Column
 from pyarctic.errors import ArcticError
 from pyarctic.units import format_quantity
@@ -95,7 +95,7 @@ def check_java() -> Check:
     try:
         java = find_java()
     except ArcticError as error:
-        return Check(check="java", state="warn", detail=str(error), hint=error.hint)
+        return Check(check="java", state="warn", detail=str(error), hint=error.hint_in(option_text))
     return Check(check="java", state="ok", detail=f"{java.major}, {java.executable} ({java.origin})")
 
 
@@ -119,7 +119,7 @@ def check_config() -> Check:
     try:
         config = load()
     except ArcticError as error:
-        return Check(check="config", state="fault", detail=str(error), hint=error.hint)
+        return Check(check="config", state="fault", detail=str(error), hint=error.hint_in(option_text))
     if config.source is None:
         return Check(check="config", state="ok", detail="no arctic.yaml; using the catalogs of PyIceberg's configuration")
     count = len(config.catalogs)
@@ -152,7 +152,7 @@ def check_catalog(name: str) -> Check:
                 count = len(catalog.list_namespaces())
         except ArcticError as error:
             detail = mask_text(str(error))
-            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
+            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint_in(option_text)))
         except Exception as error:  # noqa: BLE001 - whatever the catalog raises is the result
             detail = mask_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
             hint = "Check its address and credentials: `arctic catalog ls --wide`."
