@@ -12,7 +12,7 @@ Importing this package is cheap; Arrow and PyIceberg are imported by the first c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pyarctic._version import __version__
 
@@ -128,7 +128,7 @@ def create_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
     *,
-    format: str = "mixed-iceberg",  # noqa: A002
+    format: Literal["mixed-iceberg", "iceberg"] = "mixed-iceberg",  # noqa: A002
     format_version: int | None = None,
     if_not_exists: bool = False,
 ) -> Table:
@@ -246,7 +246,7 @@ def explain(name: str, kind: KindChoice = "auto", where: str | None = None, *, i
 def optimize(
     name: str,
     kind: KindChoice = "auto",
-    engine: str | Engine | SparkSession = "local",
+    engine: Literal["local", "spark"] | Engine | SparkSession = "local",
     where: str | None = None,
     dry_run: bool = False,
     *,
@@ -281,7 +281,7 @@ def optimize(
 def optimize_many(
     pattern: str | Sequence[str],
     kind: KindChoice = "auto",
-    engine: str | Engine | SparkSession = "local",
+    engine: Literal["local", "spark"] | Engine | SparkSession = "local",
     dry_run: bool = False,
     *,
     verify: bool = False,

@@ -3,6 +3,7 @@
     ArcticError
         UsageError          the call itself is wrong: an unknown column, a bad expression
         ConfigError         the configuration is missing, unreadable or wrong
+        MissingExtra        a package is not installed that this call needs
         NotFound            a catalog, table, snapshot or branch does not exist
         Unavailable         a catalog or storage could not be reached; a retry may help
         Unsupported         the table uses a feature that this version does not support
@@ -23,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, ClassVar
 
 _ARGUMENT = re.compile(r"\[\[(?P<name>[a-z_]+)(?:=(?P<value>.*?))?\]\]")
@@ -58,6 +60,15 @@ class ArcticError(Exception):
         self.message = message
         self._hint = hint
         self.facts: dict[str, Any] = facts
+        for key, value in facts.items():
+            self._note_fact(key, value)
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
+
+    def _note_fact(self, key: str, value: Any) -> None:
+        """Let tracebacks show a fact, unless the message has it."""
+        if key != "table" and str(value) not in self.message:
+            self.add_note(f"{key.replace('_', ' ')}: {value}")
 
     def __str__(self) -> str:
         table = self.facts.get("table")
@@ -101,6 +112,13 @@ class ConfigError(ArcticError):
 
     code = "config"
     title = "The configuration is not valid"
+
+
+class MissingExtra(ArcticError):
+    """A package is not installed that this call needs; the message tells how to install it."""
+
+    code = "missing-extra"
+    title = "A package is not installed"
 
 
 class NotFound(ArcticError):
@@ -162,5 +180,19 @@ def about(**facts: Any) -> Iterator[None]:
         yield
     except ArcticError as error:
         for key, value in facts.items():
-            error.facts.setdefault(key, value)
+            if key not in error.facts:
+                error.facts[key] = value
+                error._note_fact(key, value)
         raise
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module that not every installation has. `extra`: what installs it, as in `pyarctic[pandas]`."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as cause:
+        package = module.partition(".")[0]
+        if cause.name is not None and cause.name.partition(".")[0] != package:  # it is there, and lacks something itself
+            raise
+        message = f"{package} is not installed: pip install 'pyarctic[{extra}]'"
+        raise MissingExtra(message, module=module, extra=extra) from cause

@@ -36,6 +36,7 @@ from pyarctic.optimizing.commit import committer as offering
 from pyarctic.optimizing.execute import Engine, LocalEngine
 from pyarctic.optimizing.execute.engines import MAX_ATTEMPTS
 from pyarctic.optimizing.protocol import TaskOutcome
+from pyarctic.tables import ContentKind
 from pyarctic.tables import Table as Handle
 from tests.faults import spoiled
 from tests.faults.lab import NAME, QUICK, SCHEMA, Content, Lab, Point, content
@@ -324,7 +325,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("damage", ["cut off", "overwritten", "missing"])
 @pytest.mark.parametrize("chosen", ["data", "position-deletes", "equality-deletes", "deletion-vector"])
-def test_a_broken_file_spoils_its_own_task_only(lab: Lab, chosen: str, damage: str) -> None:
+def test_a_broken_file_spoils_its_own_task_only(lab: Lab, chosen: ContentKind, damage: str) -> None:
     table, before = ready(lab, 3 if chosen == "deletion-vector" else 2)
     handle = handle_of(lab.catalog, table)
     path = handle.files(content=chosen).filter(partition="part=1")["file_path"][0]

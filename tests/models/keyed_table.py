@@ -22,6 +22,7 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.storage import remove_quietly
 from pyarctic.iceberg.transforms import partition_values
 from pyarctic.iceberg.write import FileNames, FileTarget, NewFile
+from pyarctic.tables import WriteMode
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.change_columns import CHANGE_ACTION, FILE_OFFSET
 from pyarctic.tables.format.file_names import FileKind
@@ -241,7 +242,7 @@ class KeyedModel:
                     changes += [(row, "UPDATE_BEFORE"), (after, "UPDATE_AFTER")]
         self._change("cdc", changes)
 
-    def _change(self, mode: str, changes: list[tuple[Row, str]], columns: list[str] | None = None) -> None:
+    def _change(self, mode: WriteMode, changes: list[tuple[Row, str]], columns: list[str] | None = None) -> None:
         rows = [row for row, _ in changes]
         actions = [action for _, action in changes] if mode == "cdc" else None
         handle = self.handle()
@@ -312,7 +313,7 @@ class KeyedModel:
         scope = "partitions" if scope == "partitions" else "table"
         where = self._now(text) if text else None
         try:
-            written = self.handle().write(self.data(rows), "overwrite", replace=scope, where=where)
+            written = self.handle().write(self.data(rows), "overwrite", replace=scope, where=where)  # type: ignore[arg-type]
         except Unsupported as refusal:
             assert "stands for null" in refusal.message  # noqa: PT017
             self._last_change()

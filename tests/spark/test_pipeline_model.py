@@ -17,9 +17,10 @@ import pytest
 
 import pyarctic
 import pyarctic.spark as arctic_spark
+from pyarctic.tables import WriteMode
 from pyarctic.tables.format.change_columns import CHANGE_ACTION
 from pyarctic.tables.keyed_table import KeyedTable
-from pyarctic.tables.write.arrow_rows import to_batches
+from pyarctic.tables.write.row_sources import to_batches
 from tests.models.key_versions import Place, Row, Rows
 from tests.models.keyed_table import KeyedModel, tuples
 from tests.oracle.compare import share_catalog
@@ -46,7 +47,7 @@ class ByWayOfSpark:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._table, name)
 
-    def write(self, data: Any, mode: str = "insert", **options: Any) -> int | None:
+    def write(self, data: Any, mode: WriteMode = "insert", **options: Any) -> int | None:
         batches = [batch for batch in to_batches(data) if batch.num_rows]
         if not batches:
             return self._table.write(data, mode, **options)
@@ -55,7 +56,7 @@ class ByWayOfSpark:
         return arctic_spark.write(frame, self._table.name, mode, [ORDER], **options)
 
 
-def ordered(rows: pa.Table, random: Random, mode: str) -> pa.Table:
+def ordered(rows: pa.Table, random: Random, mode: WriteMode) -> pa.Table:
     """Rows in any order, with a column for the right one. Both images of an update may have the same place in it."""
     numbers = [*range(rows.num_rows)]
     if mode == "cdc":
@@ -80,7 +81,8 @@ class SparkModel(KeyedModel):
 
     def stream(self) -> None:
         """Some files of changes, each of them a batch."""
-        mode = self.random.choice(["upsert", "cdc", "delete", "insert"])
+        modes: list[WriteMode] = ["upsert", "cdc", "delete", "insert"]
+        mode = self.random.choice(modes)
         spoken = [changes for changes in (self._changes(mode) for _ in range(self.random.randint(1, 3))) if changes]
         if not spoken:
             return
@@ -108,7 +110,7 @@ class SparkModel(KeyedModel):
         for snapshot_id, changes in zip(written, spoken, strict=True):
             self._committed(snapshot_id, self._spoken(changes))
 
-    def _changes(self, mode: str) -> Changes:
+    def _changes(self, mode: WriteMode) -> Changes:
         if mode == "delete":
             return [(row, "DELETE") for row in self._some()]
         if mode != "cdc":

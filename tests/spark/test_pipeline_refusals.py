@@ -158,7 +158,7 @@ def test_tables_that_are_not_there(lab: Lab) -> None:
         with lab.refuses(ArcticError, name.split(".")[0]):
             arctic_spark.read(spark, name)
     with lab.refuses(UsageError, "store"):
-        arctic_spark.read(spark, lab.keyed, store="both")
+        arctic_spark.read(spark, lab.keyed, store="both")  # type: ignore[arg-type]
     with lab.refuses(UsageError, "store"):
         arctic_spark.read(spark, lab.plain, store="change")
     with lab.refuses(NotFound, "17"):
@@ -300,7 +300,7 @@ def test_streams_that_cannot_start(lab: Lab, tmp_path: Path) -> None:
         arctic_spark.write(rows, lab.keyed, "upsert")
     for mode in ("overwrite", "merge"):
         with lab.refuses(UsageError, lab.keyed, f"unknown stream mode: '{mode}'", hint="upsert"):
-            arctic_spark.write_stream(rows, lab.keyed, mode, checkpoint=checkpoint)
+            arctic_spark.write_stream(rows, lab.keyed, mode, checkpoint=checkpoint)  # type: ignore[arg-type]
     with lab.refuses(UsageError, lab.plain, "primary key"):
         arctic_spark.write_stream(rows, lab.plain, "upsert", checkpoint=checkpoint)
     with lab.refuses(UsageError, lab.keyed, "missing id"):

@@ -30,7 +30,7 @@ def _main(folder: Path, number: int, seconds: float) -> None:
         time.sleep(0.01)
     end, written = time.monotonic() + seconds, 0
     while time.monotonic() < end:
-        table.write(pa.table([[number * 1_000_000 + written]], schema=SCHEMA), mode)
+        table.write(pa.table([[number * 1_000_000 + written]], schema=SCHEMA), mode)  # type: ignore[arg-type]
         written += 1
     sys.stdout.write(f"{written}\n")
 

@@ -16,7 +16,7 @@ import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.iceberg.write import NewFile
-from pyarctic.tables import Table
+from pyarctic.tables import ScanStore, Table
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.change_columns import FILE_OFFSET
 from pyarctic.tables.format.file_names import FileKind, parse_file_names
@@ -64,7 +64,7 @@ def cities(*values: tuple[int, str | None, str]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(CITIES.names, row, strict=True)) for row in values], schema=CITIES)
 
 
-def read(store: str = "merged") -> dict[int, str]:
+def read(store: ScanStore = "merged") -> dict[int, str]:
     scanned = opened().scan(store=store).to_arrow().to_pylist()
     found = {row["id"]: row["text"] for row in scanned}
     assert len(found) == len(scanned)

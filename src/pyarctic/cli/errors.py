@@ -27,6 +27,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "damaged": 1,
         "usage": 2,
         "config": 2,
+        "missing-extra": 2,
         "unsupported": 2,
         "error": 2,
         "internal": 2,

@@ -28,7 +28,7 @@ from pyarctic.cli.view.output import Frame, emit
 from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyarctic.tables import RowScan
+    from pyarctic.iceberg.read import RowScan
 
 
 CHANGE_METADATA_COLUMNS = ("_change_action", "_transaction_id", "_file_offset")

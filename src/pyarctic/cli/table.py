@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -32,6 +32,9 @@ from pyarctic.cli.view.output import Frame, emit, emit_details
 from pyarctic.cli.view.table_page import render_table_page
 from pyarctic.errors import UsageError
 from pyarctic.units import format_bytes
+
+if TYPE_CHECKING:
+    from pyarctic.tables import ContentKind
 
 group = new_command_group(
     "Create, write, read, inspect and optimize tables.\n\n\b\n"
@@ -191,7 +194,7 @@ def files(
     require_at_most_one(snapshot=snapshot, ref=ref)
     with spinner(f"listing the files of {name}"):
         table = open_table(name)
-        kind = content.value if content else None
+        kind = cast("ContentKind | None", content and content.value)
         frame = table.files(snapshot_id=snapshot, ref=ref, content=kind, store=store.value)
     location = table.change_store.location if isinstance(table, KeyedTable) and store == "change" else table.location
     folder = location.rstrip("/") + "/"

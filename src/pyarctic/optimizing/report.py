@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from pyarctic._html import html_page, html_text
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
 from pyarctic.optimizing.commit.committer import CommitLog
@@ -99,7 +100,7 @@ def _count_deletes(deletes: pl.DataFrame) -> dict[str, int]:
     return {name: int(value) for name, value in counts.row(0, named=True).items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The outcome of `optimize`."""
 
@@ -234,7 +235,12 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    __repr__ = __str__
     __rich__ = __str__
+
+    def _repr_html_(self) -> str:
+        headline, *lines = self.lines()
+        return html_page(headline, html_text("\n".join(lines)))
 
     def lines(self) -> list[str]:
         """This report for people."""

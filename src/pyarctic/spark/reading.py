@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pyarctic.spark.executors import executor_function, prepare_executors, task_slots
 from pyarctic.spark.schemas import quote_name, schema_with_ids, spark_arrow_schema, spark_schema
-from pyarctic.tables import open_table
+from pyarctic.tables import ScanStore, open_table
 from pyarctic.tables.read import ReadPlan, Split, SplitReader, SplitSizes, plan_splits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read(
     name: str,
     columns: Sequence[str] | None = None,
     where: str | None = None,
-    store: str = "merged",
+    store: ScanStore = "merged",
     snapshot_id: int | None = None,
     as_of: datetime | None = None,
     ref: str | None = None,

@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,7 +26,7 @@ from pyarctic.errors import ArcticError, UsageError
 from pyarctic.spark.executors import open_payload
 from pyarctic.spark.schemas import spark_arrow_schema, spark_schema
 from pyarctic.spark.sql_functions import declare_catalogs
-from pyarctic.tables import KeyedTable, open_table
+from pyarctic.tables import KeyedTable, ScanStore, open_table
 from pyarctic.tables.read import (
     ChangeStream,
     ReadLimits,
@@ -89,6 +89,7 @@ def _hint_in_message() -> Iterator[None]:
         yield
     except ArcticError as error:
         hint, error.hint = error.hint, None
+        error.__notes__ = []
         if hint:
             error.message = f"{error.message}. {hint}"
             error.args = (error.message,)
@@ -152,7 +153,7 @@ class SourceOptions:
             _integer(options, "snapshot-id"),
             options.get("ref"),
             _timestamp(options, "as-of-timestamp"),
-            store=options.get("store", "merged"),
+            store=cast("ScanStore", options.get("store", "merged")),  # which refuses others
         )
 
     def _stream(self, columns: Sequence[str] | None) -> ChangeStream:

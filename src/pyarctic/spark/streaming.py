@@ -17,7 +17,7 @@ from pyarctic.iceberg.commit import NumberedStep
 from pyarctic.spark.shipping import is_remote, ship
 from pyarctic.spark.sql_functions import declare_catalogs
 from pyarctic.spark.writing import WriteOptions, check_frame, write_frame
-from pyarctic.tables import Table, open_table
+from pyarctic.tables import Table, WriteMode, open_table
 from pyarctic.tables.write import CommitNote
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _QUERY, _BATCH = "arctic.stream.query-id", "arctic.stream.batch-id"
 def write_stream(
     df: DataFrame,
     name: str,
-    mode: str = "insert",
+    mode: WriteMode = "insert",
     order_by: Sequence[str] = (),
     checkpoint: str | None = None,
     *,

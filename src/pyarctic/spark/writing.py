@@ -17,7 +17,7 @@ from pyarctic.spark.executors import executor_function, prepare_executors, task_
 from pyarctic.spark.reading import read
 from pyarctic.spark.schemas import arrow_schema, quote_name, spark_schema
 from pyarctic.spark.shipping import is_remote
-from pyarctic.tables import Table, open_table
+from pyarctic.tables import ReplaceScope, Table, WriteMode, open_table
 from pyarctic.tables.write import (
     IS_OLD,
     CommitNote,
@@ -43,11 +43,11 @@ _IS_AFTER = "_change_action NOT IN ('DELETE', 'UPDATE_BEFORE')"
 def write(
     df: DataFrame,
     name: str,
-    mode: str = "insert",
+    mode: WriteMode = "insert",
     order_by: Sequence[str] = (),
     *,
     across_partitions: bool = False,
-    replace: str = "table",
+    replace: ReplaceScope = "table",
     where: str | None = None,
     once: tuple[str, int] | None = None,
 ) -> int | None:
@@ -84,15 +84,20 @@ def write(
 class WriteOptions:
     """How a frame is written."""
 
-    mode: str = "insert"
+    mode: WriteMode = "insert"
     order_by: tuple[str, ...] = ()
     across_partitions: bool = False
-    replace: str = "table"
+    replace: ReplaceScope = "table"
     where: str | None = None
 
     @classmethod
     def of(
-        cls, mode: str, order_by: Sequence[str], across_partitions: bool, replace: str = "table", where: str | None = None
+        cls,
+        mode: WriteMode,
+        order_by: Sequence[str],
+        across_partitions: bool,
+        replace: ReplaceScope = "table",
+        where: str | None = None,
     ) -> WriteOptions:
         if isinstance(order_by, str):
             raise UsageError(f"order_by is a list of columns, not the string {order_by!r}", hint=f"Use [{order_by!r}].")

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from pyarctic.tables.listing import FoundTables, find_tables, list_tables
     from pyarctic.tables.maintenance import merge_many_manifests
     from pyarctic.tables.names import create_table, drop_table, open_table
-    from pyarctic.tables.table import RowScan, Table
+    from pyarctic.tables.table import ContentKind, ReplaceScope, ScanStore, Table, WriteMode
 
 __all__ = [
+    "ContentKind",
     "FoundTables",
     "KeyedTable",
-    "RowScan",
+    "ReplaceScope",
+    "ScanStore",
     "Table",
     "TableAdvice",
+    "WriteMode",
     "create_table",
     "drop_table",
     "find_tables",
@@ -44,6 +47,6 @@ __getattr__ = lazy_exports(
         "listing": ("FoundTables", "find_tables", "list_tables"),
         "maintenance": ("merge_many_manifests",),
         "names": ("create_table", "drop_table", "open_table"),
-        "table": ("RowScan", "Table"),
+        "table": ("ContentKind", "ReplaceScope", "ScanStore", "Table", "WriteMode"),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import Transform
 
+from pyarctic._html import html_page, html_table, html_text
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.units import format_timestamp
@@ -161,3 +163,22 @@ def table_facts(metadata: TableMetadata, partitions: pl.DataFrame) -> dict[str, 
         "data_bytes": total("data_bytes"),
         "delete_bytes": total("delete_bytes"),
     }
+
+
+def table_html(title: str, metadata: TableMetadata, primary_key: Sequence[str]) -> str:
+    """The columns of a table and where it is, for notebooks."""
+    sources = {field.source_id: str(field.transform) for field in metadata.spec().fields}
+    rows = [
+        (
+            field.name,
+            str(field.field_type),
+            "required" if field.required else None,
+            "key" if field.name in primary_key else None,
+            sources.get(field.field_id),
+            field.doc,
+        )
+        for field in metadata.schema().fields
+    ]
+    return html_page(
+        title, html_table(("column", "type", "", "", "partition", "comment"), rows), html_text(metadata.location)
+    )

@@ -17,7 +17,7 @@ from pyarctic.errors import UsageError, about
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
-from pyarctic.iceberg.read import Scan
+from pyarctic.iceberg.read import RowScan, Scan
 from pyarctic.tables.evolve import Evolution, are_equal, catch_up
 from pyarctic.tables.format.file_names import STORES, Store, StorePaths, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences, properties_at
@@ -30,7 +30,7 @@ from pyarctic.tables.read.change_scan import ChangeScan
 from pyarctic.tables.read.key_groups import select_unmerged
 from pyarctic.tables.read.key_lookup import KeyLookup
 from pyarctic.tables.read.merged_scan import MEMORY_BYTES, MergedScan, StoreState
-from pyarctic.tables.table import RowScan, Table
+from pyarctic.tables.table import ContentKind, ReplaceScope, ScanStore, Table, WriteMode
 from pyarctic.tables.time_travel import check_store, resolve_change_snapshot, resolve_keyed_snapshot
 from pyarctic.tables.upgrade import UpgradeReport, upgrade
 from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope
@@ -83,7 +83,7 @@ class KeyedTable(Table):
         ref: str | None = None,
         as_of: datetime | None = None,
         *,
-        store: str = "merged",
+        store: ScanStore = "merged",
         memory_bytes: int = MEMORY_BYTES,
     ) -> RowScan:
         """Rows of the table, one per key; or of one store: "base" has the last merged state, "change" has the changes with
@@ -132,7 +132,7 @@ class KeyedTable(Table):
         self,
         snapshot_id: int | None = None,
         ref: str | None = None,
-        content: str | None = None,
+        content: ContentKind | None = None,
         *,
         store: Store = "base",
     ) -> pl.DataFrame:
@@ -196,10 +196,10 @@ class KeyedTable(Table):
 
     def prepare_write(
         self,
-        mode: str = "insert",
+        mode: WriteMode = "insert",
         *,
         across_partitions: bool = False,
-        replace: str = "table",
+        replace: ReplaceScope = "table",
         where: str | BooleanExpression | None = None,
     ) -> PreparedWrite:
         check_spec(self._loaded.metadata, self.change_store.view.metadata)
@@ -222,7 +222,7 @@ class KeyedTable(Table):
         if across_partitions:  # others may have moved rows since
             self.refresh()
         self._catch_up()
-        return ChangeWrite(self, mode, across_partitions=across_partitions)  # type: ignore[arg-type]  # checked above
+        return ChangeWrite(self, mode, across_partitions=across_partitions)
 
     def _begin(self) -> int:
         """Begin a transaction by an empty commit; gives its id."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, get_args
 
 import polars as pl
 import pyarrow as pa
@@ -21,9 +21,9 @@ from pyarctic.errors import ArcticError, Conflict, Rejected, Unavailable, UsageE
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, RetryPolicy, commit
 from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, snapshot_by_id
-from pyarctic.iceberg.read import TableView, arrow_schema, plan_scan
+from pyarctic.iceberg.read import RowScan, TableView, arrow_schema, plan_scan
 from pyarctic.tables.commit_outcomes import remove_outputs, require_committed
-from pyarctic.tables.describe import partition_frame, snapshot_frame, table_facts, with_partition_paths
+from pyarctic.tables.describe import partition_frame, snapshot_frame, table_facts, table_html, with_partition_paths
 from pyarctic.tables.evolve import Evolution, evolve
 from pyarctic.tables.format.file_names import Store
 from pyarctic.tables.format.store_properties import TableKind, check_user_properties, kind_of, store_of
@@ -33,28 +33,14 @@ from pyarctic.tables.write.once import job_property, parse_step, write_once
 from pyarctic.tables.write.overwrite_scope import parse_overwrite_scope
 from pyarctic.tables.write.prepared import PreparedWrite, UnkeyedWrite
 
-CONTENT_KINDS = ("data", "position-deletes", "equality-deletes", "deletion-vector")
-
-
-class RowScan(Protocol):
-    """A prepared read. It is lazy: every call of `batches`, `to_arrow` or `count` reads the table again."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
-        ...
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; memory is bounded, whatever the size of the table."""
-        ...
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
-        ...
-
-    def count(self) -> int:
-        """The number of rows."""
-        ...
+WriteMode = Literal["insert", "upsert", "delete", "cdc", "overwrite"]
+ReplaceScope = Literal["table", "partitions"]
+"""What an overwrite replaces: everything, or the partitions that get rows."""
+ScanStore = Literal["merged", "base", "change"]
+ContentKind = Literal["data", "position-deletes", "equality-deletes", "deletion-vector"]
+CONTENT_KINDS: tuple[ContentKind, ...] = get_args(ContentKind)
+_INTERNAL = frozenset({"file_list", "keep_up", "last_step", "load_newest", "reader", "try_commit", "view"})
+"""What other packages of PyArctic use of a table, and `dir` does not show."""
 
 
 class Table:
@@ -71,6 +57,13 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<Table {self.name} ({self.kind}, format v{self.format_version})>"
+
+    def _repr_html_(self) -> str:
+        return table_html(repr(self).strip("<>"), self._loaded.metadata, self.primary_key)
+
+    def __dir__(self) -> list[str]:
+        names = (name for name in super().__dir__() if name not in _INTERNAL)
+        return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))
 
     @property
     def name(self) -> str:
@@ -154,7 +147,7 @@ class Table:
         ref: str | None = None,
         as_of: datetime | None = None,
         *,
-        store: str = "merged",
+        store: ScanStore = "merged",
     ) -> RowScan:
         """Rows with all deletes applied: of the current state, a snapshot, a branch or tag, or as of a point in time."""
         with about(table=self.name):
@@ -169,7 +162,7 @@ class Table:
         self,
         snapshot_id: int | None = None,
         ref: str | None = None,
-        content: str | None = None,
+        content: ContentKind | None = None,
         *,
         store: Store = "base",
     ) -> pl.DataFrame:
@@ -265,10 +258,10 @@ class Table:
     def write(
         self,
         data: Any,
-        mode: str = "insert",
+        mode: WriteMode = "insert",
         *,
         across_partitions: bool = False,
-        replace: str = "table",
+        replace: ReplaceScope = "table",
         where: str | BooleanExpression | None = None,
         once: tuple[str, int] | None = None,
     ) -> int | None:
@@ -302,10 +295,10 @@ class Table:
 
     def prepare_write(
         self,
-        mode: str = "insert",
+        mode: WriteMode = "insert",
         *,
         across_partitions: bool = False,
-        replace: str = "table",
+        replace: ReplaceScope = "table",
         where: str | BooleanExpression | None = None,
     ) -> PreparedWrite:
         """Check a write as far as possible without its rows; its files can be written on other machines."""

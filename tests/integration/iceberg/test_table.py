@@ -62,7 +62,7 @@ def test_files(lake: Lake, table: SpecTable) -> None:
     assert lake.open().files(ref="old")["content"].to_list() == ["data"] * 3
     assert lake.open().files(snapshot_id=1002, content="deletion-vector").is_empty()
     with pytest.raises(UsageError, match="unknown kind of content: dta"):
-        lake.open().files(content="dta")
+        lake.open().files(content="dta")  # type: ignore[arg-type]
 
 
 def test_partitions(lake: Lake, table: SpecTable) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
+from pyarctic.tables import ScanStore
 from pyarctic.tables.format.file_names import parse_file_names
 from tests.support.amoro import NAMES, AmoroTable, adopted, texts
 from tests.support.optimizing import optimize
@@ -27,7 +28,7 @@ def made(name: str, folder: Path) -> AmoroTable:
     return amoro
 
 
-def shown(amoro: AmoroTable, store: str) -> object:
+def shown(amoro: AmoroTable, store: ScanStore) -> object:
     return texts(amoro.table.refresh().scan(store=store).to_arrow().to_pylist())
 
 

@@ -80,7 +80,7 @@ def fill(table: KeyedTable, random: Random, target: int) -> dict[int, str]:
                 table.write(data, "delete")
                 known = {key: text for key, text in known.items() if key not in set(ids)}
             case mode:
-                table.write(data, mode)
+                table.write(data, mode)  # type: ignore[arg-type]
                 known |= dict(zip(ids, texts, strict=True))
         if random.random() < 0.3:
             optimize_once(table, random.choice(KINDS), verify=False)

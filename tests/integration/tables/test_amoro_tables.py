@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table as IcebergTable
 
+from pyarctic.tables import ScanStore
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, DEFAULT_BUCKETS, kind_of, store_of
@@ -33,7 +34,7 @@ def test_it_is_recognised(amoro: AmoroTable) -> None:
 
 
 @pytest.mark.parametrize("store", ["merged", "base", "change"])
-def test_rows(amoro: AmoroTable, store: str) -> None:
+def test_rows(amoro: AmoroTable, store: ScanStore) -> None:
     scan, rows = amoro.table.scan(store=store), amoro.expected[store]
     assert texts(scan.to_arrow().to_pylist()) == texts(rows)
     assert scan.schema.names == list(rows[0])

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import UsageError
-from pyarctic.tables import KeyedTable
+from pyarctic.tables import KeyedTable, WriteMode
 from pyarctic.tables.write.distributed import IS_OLD, WriterAssignment, WriterResult
 from pyarctic.tables.write.prepared import PreparedWrite
 
@@ -89,7 +89,7 @@ def test_partitions_without_a_key_come_together(lake: Catalog) -> None:
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert", "delete", "cdc", "overwrite"])
-def test_a_key_that_comes_twice_needs_an_order(table: KeyedTable, mode: str) -> None:
+def test_a_key_that_comes_twice_needs_an_order(table: KeyedTable, mode: WriteMode) -> None:
     write = table.prepare_write(mode)
     rows = [{"id": key, "region": "a", "v": key, "_change_action": "INSERT"} for key in (1, 2, 2, 3)]
     if mode != "cdc":
@@ -182,7 +182,7 @@ def test_many_writers_make_the_same_table_as_one(data: st.DataObject, tmp_path_f
             )
             for owner in sorted(set(owners))
         ]
-        committed(table.prepare_write(mode), parts, ["seq"])
+        committed(table.prepare_write(mode), parts, ["seq"])  # type: ignore[arg-type]
         for row in rows:
             expected.pop(row["id"], None)
             if mode != "delete":

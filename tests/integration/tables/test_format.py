@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import Unsupported
-from pyarctic.tables import Table, list_tables
+from pyarctic.tables import Table, WriteMode, list_tables
 from tests.support.store_files import Entry, StoreLook, puffin
 
 SCHEMA = pa.schema([("id", pa.int32()), ("region", pa.string()), ("v", pa.string())])
@@ -190,7 +190,7 @@ CDC = ["INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE", "INSERT", "UPDATE_AF
         ),
     ],
 )
-def test_offsets(lake: Catalog, mode: str, data: Any, expected: list[str]) -> None:
+def test_offsets(lake: Catalog, mode: WriteMode, data: Any, expected: list[str]) -> None:
     """§4.2: one counter over all files of a write."""
     new_table().write(data, mode=mode)
     found = [
@@ -205,7 +205,7 @@ def test_commits_of_changes(lake: Catalog) -> None:
     """§4.3: one append for each write, deletes as data."""
     table = new_table()
     for number, mode in enumerate(["insert", "upsert", "delete"], start=1):
-        table.write(rows(1, 2, 3), mode=mode)
+        table.write(rows(1, 2, 3), mode=mode)  # type: ignore[arg-type]
         snapshots = change(lake).snapshots
         assert [snapshot["summary"]["operation"] for snapshot in snapshots] == ["append"] * number
     entries = change(lake).entries()

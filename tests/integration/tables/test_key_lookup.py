@@ -17,6 +17,7 @@ from pyiceberg.types import LongType
 import pyarctic
 from pyarctic.iceberg.read import live_rows
 from pyarctic.iceberg.read.data_files import read_file_batches
+from pyarctic.tables import ScanStore
 from pyarctic.tables.format.file_names import parse_file_names
 from pyarctic.tables.format.key_hash import key_hashes
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
@@ -43,7 +44,7 @@ def opening() -> Iterator[set[str]]:
         yield paths
 
 
-def found(where: str, store: str = "merged", **options: Any) -> tuple[list[dict[str, Any]], set[str]]:
+def found(where: str, store: ScanStore = "merged", **options: Any) -> tuple[list[dict[str, Any]], set[str]]:
     """The rows, and the files that were opened for them."""
     with opening() as paths:
         return opened().scan(where=where, store=store, **options).to_arrow().to_pylist(), paths
@@ -107,7 +108,7 @@ def test_nothing_is_opened_for_a_key_that_cannot_exist(table: KeyedTable) -> Non
 
 
 @pytest.mark.parametrize("store", ["base", "change"])
-def test_one_store(table: KeyedTable, store: str) -> None:
+def test_one_store(table: KeyedTable, store: ScanStore) -> None:
     found_rows, paths = found("id = 4513", store)
     assert [row["id"] for row in found_rows] == [4_513] * (2 if store == "change" else 1)
     assert len(paths) == (2 if store == "change" else 1)
@@ -172,7 +173,7 @@ def test_a_key_that_another_engine_widened(lake: Catalog, is_cleaned: bool) -> N
     for store in ("merged", "base", "change"):
         for key in ids:
             expected = ["base"] if store == "base" else ["new"] if key % 2 == 0 else ["base"] * (store == "merged")
-            assert {row["v"] for row in found(f"id = {key}", store)[0]} == set(expected), (store, key)
+            assert {row["v"] for row in found(f"id = {key}", store)[0]} == set(expected), (store, key)  # type: ignore[arg-type]
 
 
 def test_keys_of_several_columns_and_other_types() -> None:

@@ -89,7 +89,7 @@ def check_single_keys(model: KeyedModel, table: KeyedTable, expected: dict[Place
         assert tuples(scan.batches()) == model.shown(chosen), where
         for store, stored in stores.items():
             count = sum(tuple(row.values()) == key for row in stored)
-            assert table.scan(where=where, store=store).to_arrow().num_rows == count, (store, where)
+            assert table.scan(where=where, store=store).to_arrow().num_rows == count, (store, where)  # type: ignore[arg-type]
         text, fits = model.condition()
         both = And(where, parse_condition(table.schema, text))
         assert tuples(table.scan(where=both).batches()) == model.shown(row for row in chosen if fits(row)), both

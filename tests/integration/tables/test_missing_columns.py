@@ -18,7 +18,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 import pyarctic
 from pyarctic.errors import UsageError
-from pyarctic.tables import Table
+from pyarctic.tables import Table, WriteMode
 from pyarctic.tables.evolve import Evolution, evolve
 from pyarctic.tables.write import WriterResult
 from tests.support.metadata_files import edited
@@ -35,7 +35,7 @@ def made(kind: str, schema: pa.Schema = SCHEMA, **options: Any) -> Table:
         return pyarctic.create_table("lake.db.t", schema, ["id"] if kind == "keyed" else [], **options)
 
 
-def rows(mode: str, **columns: list[Any]) -> pa.Table:
+def rows(mode: WriteMode, **columns: list[Any]) -> pa.Table:
     if mode == "cdc":
         columns["_change_action"] = ["INSERT"] * len(columns["id"])
     return pa.table(columns)
@@ -46,7 +46,7 @@ def content(table: Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "mode"), MODES)
-def test_a_writer_goes_on_when_a_column_is_added(kind: str, mode: str) -> None:
+def test_a_writer_goes_on_when_a_column_is_added(kind: str, mode: WriteMode) -> None:
     """Its handle learns of the new column by its own commit."""
     table = made(kind)
     table.write(rows(mode, id=[1], text=["a"]), mode)
@@ -67,7 +67,7 @@ def test_an_upsert_without_an_optional_column_writes_null() -> None:
 
 
 @pytest.mark.parametrize(("kind", "mode"), [*MODES, ("keyed", "delete")])
-def test_required_and_unknown_columns_are_named(kind: str, mode: str) -> None:
+def test_required_and_unknown_columns_are_named(kind: str, mode: WriteMode) -> None:
     table = made(kind)
     with pytest.raises(UsageError, match="missing id"):
         table.write(rows(mode, id=[1], text=["a"]).drop_columns("id"), mode)
@@ -77,7 +77,7 @@ def test_required_and_unknown_columns_are_named(kind: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert", "cdc", "delete", "overwrite"])
-def test_partition_columns_of_a_keyed_table_are_not_filled(mode: str) -> None:
+def test_partition_columns_of_a_keyed_table_are_not_filled(mode: WriteMode) -> None:
     """A row without its partition would go to, or be deleted from, a partition that nobody meant."""
     schema = pa.schema([("id", pa.int64()), ("city", pa.string())])
     table = made("keyed", schema, partition_by=["city"])
@@ -126,7 +126,7 @@ def test_fields_of_structs() -> None:
 
 
 @pytest.mark.parametrize(("kind", "mode"), MODES)
-def test_a_write_that_was_prepared_before_columns_changed_is_committed(kind: str, mode: str) -> None:
+def test_a_write_that_was_prepared_before_columns_changed_is_committed(kind: str, mode: WriteMode) -> None:
     table = made(kind)
     write = table.prepare_write(mode)
     sent = pickle.loads(pickle.dumps(write.file_writer()))

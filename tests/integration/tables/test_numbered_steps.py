@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.errors import OutcomeUnknown, Rejected
 from pyarctic.iceberg.commit import Change, Committed, NumberedStep
-from pyarctic.tables import KeyedTable, Table
+from pyarctic.tables import KeyedTable, Table, WriteMode
 from pyarctic.tables.write.prepared import CommitNote, PreparedWrite
 from tests.support.integrity import leftovers, missing
 
@@ -59,7 +59,7 @@ def texts(table: Table) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "mode"), [("keyed", "upsert"), ("keyed", "overwrite"), ("unkeyed", "insert"), ("unkeyed", "overwrite")]
 )
-def test_of_two_who_take_a_step_one_does(lake: Catalog, kind: str, mode: str) -> None:
+def test_of_two_who_take_a_step_one_does(lake: Catalog, kind: str, mode: WriteMode) -> None:
     first, second = made(kind), pyarctic.table("lake.n.t")
     for number in (3, 4):
         once = NumberedStep(property=STEP, number=number)
@@ -122,7 +122,7 @@ def test_nothing_to_write_takes_no_step(lake: Catalog) -> None:
 @pytest.mark.parametrize("mode", ["insert", "overwrite"])
 @pytest.mark.parametrize("kind", ["keyed", "unkeyed"])
 def test_files_stay_if_a_lost_answer_may_be_why_it_is_refused(
-    lake: Catalog, monkeypatch: pytest.MonkeyPatch, kind: str, mode: str, step: int | None
+    lake: Catalog, monkeypatch: pytest.MonkeyPatch, kind: str, mode: WriteMode, step: int | None
 ) -> None:
     """The commit was taken and its answer lost; somebody else committed and expired its snapshot. What it finds in the table
     is its own."""

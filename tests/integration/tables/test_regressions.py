@@ -17,6 +17,7 @@ from pyiceberg.types import LongType
 import pyarctic
 from pyarctic.errors import Damaged, NotFound, OutcomeUnknown, Rejected, Unsupported, UsageError
 from pyarctic.iceberg.commit import Change
+from pyarctic.tables import WriteMode
 from pyarctic.tables.create import TableAdvice
 from pyarctic.tables.format.store_properties import check_spec
 from pyarctic.tables.keyed_table import KeyedTable
@@ -47,7 +48,7 @@ def expire_all_but_the_last(table: IcebergTable) -> None:
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert", "overwrite"])
-def test_a_change_store_whose_snapshots_were_expired_is_written_to(lake: Catalog, mode: str) -> None:
+def test_a_change_store_whose_snapshots_were_expired_is_written_to(lake: Catalog, mode: WriteMode) -> None:
     stale = new_table()
     for key in range(3):
         pyarctic.table("lake.db.t").write(rows((key, "old")))
@@ -90,7 +91,9 @@ def test_files_stay_if_the_snapshot_of_a_lost_answer_was_expired(lake: Catalog, 
 
 @pytest.mark.parametrize("mode", ["insert", "overwrite"])
 @pytest.mark.usefixtures("lake")
-def test_files_stay_if_the_snapshot_of_a_lost_answer_was_rolled_back(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_if_the_snapshot_of_a_lost_answer_was_rolled_back(
+    mode: WriteMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = new_table()
     table.write(rows((1, "a")), mode="overwrite")
     table.write(rows((2, "b")))

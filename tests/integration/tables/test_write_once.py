@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import OutcomeUnknown, UsageError
-from pyarctic.tables import Table
+from pyarctic.tables import Table, WriteMode
 from tests.support.integrity import leftovers, missing
 
 pytestmark = pytest.mark.usefixtures("lake")
@@ -37,7 +37,7 @@ def made(kind: str) -> Table:
     )
 
 
-def rows(mode: str, *texts: str) -> pa.Table:
+def rows(mode: WriteMode, *texts: str) -> pa.Table:
     columns: dict[str, Any] = {"id": [*range(len(texts))], "text": [*texts]}
     if mode == "cdc":
         columns["_change_action"] = ["INSERT"] * len(texts)
@@ -53,7 +53,7 @@ def files(folder: Path) -> set[Path]:
 
 
 @all_modes
-def test_a_step_is_written_once(lake: Catalog, tmp_path: Path, kind: str, mode: str) -> None:
+def test_a_step_is_written_once(lake: Catalog, tmp_path: Path, kind: str, mode: WriteMode) -> None:
     table = made(kind)
     table.write(pa.table({"id": [7], "text": ["first"]}))
     assert table.write(rows(mode, "a", "b"), mode, once=("my-job", 42)) is not None
@@ -76,7 +76,7 @@ def unreadable() -> Iterator[pa.RecordBatch]:
 
 
 @all_modes
-def test_of_many_who_take_a_step_one_does(lake: Catalog, kind: str, mode: str) -> None:
+def test_of_many_who_take_a_step_one_does(lake: Catalog, kind: str, mode: WriteMode) -> None:
     made(kind).write(pa.table({"id": [0], "text": ["first"]}))
 
     def write(name: str) -> int | None:
@@ -95,7 +95,7 @@ def test_of_many_who_take_a_step_one_does(lake: Catalog, kind: str, mode: str) -
 
 @all_modes
 def test_a_lost_answer_is_found_by_repeating_the_step(
-    lake: Catalog, monkeypatch: pytest.MonkeyPatch, kind: str, mode: str
+    lake: Catalog, monkeypatch: pytest.MonkeyPatch, kind: str, mode: WriteMode
 ) -> None:
     table = made(kind)
     table.set({"commit.retry.num-retries": "0"})
@@ -117,7 +117,7 @@ def test_a_lost_answer_is_found_by_repeating_the_step(
 
 
 @all_modes
-def test_a_step_without_rows_is_recorded(lake: Catalog, kind: str, mode: str) -> None:
+def test_a_step_without_rows_is_recorded(lake: Catalog, kind: str, mode: WriteMode) -> None:
     table = made(kind)
     nothing = rows(mode, "a").slice(0, 0)
     assert table.write(nothing, mode) is None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         names_for,
         repeat_value,
     )
+    from pyarctic.iceberg.read.row_scan import LimitedScan, RowScan
     from pyarctic.iceberg.read.small_files import group_small_files, joined_live_batches
     from pyarctic.iceberg.read.table_scan import Scan, ScanColumns, plan_scan, select_fields
 
@@ -41,7 +42,9 @@ __all__ = [
     "BatchSizer",
     "DataFileReader",
     "FileBatch",
+    "LimitedScan",
     "Projection",
+    "RowScan",
     "Scan",
     "ScanColumns",
     "TableReader",
@@ -85,6 +88,7 @@ __getattr__ = lazy_exports(
             "names_for",
             "repeat_value",
         ),
+        "row_scan": ("LimitedScan", "RowScan"),
         "small_files": ("group_small_files", "joined_live_batches"),
         "table_scan": ("ScanColumns", "Scan", "plan_scan", "select_fields"),
     },

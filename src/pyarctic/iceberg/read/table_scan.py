@@ -45,6 +45,7 @@ from pyarctic.iceberg.read.live_rows import (
     newest_first,
 )
 from pyarctic.iceberg.read.projection import arrow_schema
+from pyarctic.iceberg.read.row_scan import RowScan
 
 DELETE_MEMORY_BYTES = 256 << 20
 """Memory budget of a scan for each kind of decoded deletes."""
@@ -66,7 +67,7 @@ def plan_scan(
     return Scan(table, snapshot, schema, wanted, parse_condition(schema, where), files)
 
 
-class Scan:
+class Scan(RowScan):
     """A prepared scan. Rows are read when they are requested, and every call reads them again."""
 
     def __init__(
@@ -112,10 +113,6 @@ class Scan:
             columns, reader = self._open()
             for file in reader.files():
                 yield from columns.batches(file)
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
         """The number of rows. Without a condition, files without deletes are counted by their metadata."""

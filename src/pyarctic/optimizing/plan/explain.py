@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from pyarctic._html import html_page, html_text
 from pyarctic.config.table_properties import unknown_properties
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import is_decodable
@@ -101,7 +102,7 @@ class TaskRow:
     change_files: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation:
     """What `optimize` would do now, and why."""
 
@@ -139,7 +140,11 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
+    __repr__ = __str__
     __rich__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_page(f"{self.table}: health {self.health.score:g} of 100", html_text(str(self).partition("\n")[2]))
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.table}: health {self.health}"

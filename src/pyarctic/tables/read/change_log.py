@@ -24,7 +24,7 @@ from pyarctic.iceberg.predicate import (
     to_row_expression,
     with_optional_parents,
 )
-from pyarctic.iceberg.read import BatchSizer, ScanColumns, TableReader, arrow_schema, select_fields
+from pyarctic.iceberg.read import BatchSizer, RowScan, ScanColumns, TableReader, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import (
     CHANGE_ACTION,
     CHANGE_COLUMNS,
@@ -96,7 +96,7 @@ def _select_transactions(files: pl.DataFrame, schema: Schema, condition: Boolean
     return files.filter(pl.col("transaction_id").is_in(ids.column(0).to_pylist()))
 
 
-class ChangeLog:
+class ChangeLog(RowScan):
     """Rows of the change store, in order. It is lazy: every call of `batches` reads the files again."""
 
     def __init__(
@@ -115,6 +115,9 @@ class ChangeLog:
         self._keys = list(keys)
         self._columns = columns
 
+    def __repr__(self) -> str:
+        return f"<ChangeLog: {', '.join(self.schema.names)}>"
+
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches: the wanted ones of the table's columns, `_transaction_id`, `_file_offset` and
@@ -130,10 +133,6 @@ class ChangeLog:
                 rows = self._select(batch)
                 if rows.num_rows:
                     yield rows
-
-    def to_arrow(self) -> pa.Table:
-        """All changes in memory."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
         """The number of changes; without a condition it is taken from the metadata."""

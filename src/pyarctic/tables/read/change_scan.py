@@ -21,7 +21,7 @@ from pyarctic.iceberg.predicate import (
     restrict_condition,
     with_optional_parents,
 )
-from pyarctic.iceberg.read import ScanColumns, TableReader, TableView, arrow_schema, select_fields
+from pyarctic.iceberg.read import RowScan, ScanColumns, TableReader, TableView, arrow_schema, select_fields
 from pyarctic.tables.format.change_columns import ALL_COLUMNS, CHANGE_COLUMNS, ChangeFile, read_change_files
 from pyarctic.tables.format.file_names import parse_change_file_names
 from pyarctic.tables.format.primary_key import PrimaryKey
@@ -29,7 +29,7 @@ from pyarctic.tables.read.key_lookup import KeyLookup
 from pyarctic.tables.read.merged_scan import StoreState
 
 
-class ChangeScan:
+class ChangeScan(RowScan):
     """A prepared read of the change store."""
 
     def __init__(
@@ -49,6 +49,10 @@ class ChangeScan:
         self.wanted = select_fields(self._schema, columns, extra=ALL_COLUMNS)
         self.condition = parse_condition(self._schema, where)
 
+    def __repr__(self) -> str:
+        where = "" if self.condition == ALWAYS_TRUE else f" where {self.condition}"
+        return f"<ChangeScan of {self.table_name}: {', '.join(field.name for field in self.wanted)}{where}>"
+
     @property
     def view(self) -> TableView:
         return self._state.view
@@ -67,10 +71,6 @@ class ChangeScan:
         with about(table=self._state.view.name):
             for file in self._files():
                 yield from self._columns.batches(file)
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
         """The number of rows; without a condition it is taken from the metadata."""

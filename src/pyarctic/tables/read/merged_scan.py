@@ -32,6 +32,7 @@ from pyarctic.iceberg.predicate import (
 )
 from pyarctic.iceberg.read import (
     DataFileReader,
+    RowScan,
     ScanColumns,
     TableReader,
     TableView,
@@ -69,7 +70,7 @@ class StoreState:
     files: FileList
 
 
-class MergedScan:
+class MergedScan(RowScan):
     """A prepared merged read. It is lazy: every call of `batches` or `count` reads the files again."""
 
     def __init__(
@@ -95,6 +96,7 @@ class MergedScan:
 
     @property
     def table_name(self) -> str:
+        """The name of the scanned table."""
         return self._base.view.name
 
     @property
@@ -130,10 +132,6 @@ class MergedScan:
         with about(table=self._base.view.name), self._open_files(group) as files:
             for file in files:
                 yield from self._columns.batches(file)
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def count(self) -> int:
         """The number of rows; files without deletes, changes and conditions are counted by their metadata."""

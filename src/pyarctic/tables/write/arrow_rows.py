@@ -1,11 +1,10 @@
-"""Rows that users give: any Arrow data, cast to the columns of a table, or refused with the reason."""
+"""Rows that users give, cast to the columns of a table, or refused with the reason."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -16,31 +15,6 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.read import arrow_schema, repeat_value
-
-BATCH_ROWS = 256 << 10
-
-
-def to_batches(data: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of any Arrow data: a table, a batch, a reader, an iterable of batches, or an object that exports an Arrow
-    stream (a frame of Polars or pandas)."""
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        yield from data.to_batches(max_chunksize=BATCH_ROWS)
-    elif isinstance(data, pa.RecordBatchReader):
-        yield from data
-    elif hasattr(data, "__arrow_c_stream__"):
-        yield from pa.RecordBatchReader.from_stream(data)
-    elif isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
-        for part in data:
-            if not isinstance(part, pa.RecordBatch | pa.Table):
-                raise UsageError(f"rows are Arrow data, not {type(part).__name__}", hint="Give pyarrow.RecordBatch objects.")
-            yield from to_batches(part)
-    else:
-        raise UsageError(
-            f"rows are Arrow data, not {type(data).__name__}",
-            hint="Give a pyarrow.Table, batches, a reader, or a frame of Polars or pandas.",
-        )
 
 
 def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, extra: Sequence[str] = ()) -> pa.RecordBatch:

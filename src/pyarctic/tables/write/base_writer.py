@@ -25,9 +25,10 @@ from pyarctic.iceberg.read import TableView, read_file_batches
 from pyarctic.iceberg.write import NewFile, write_position_deletes
 from pyarctic.tables.format.file_names import StoreFileNames, StoreTarget, parse_file_names
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, key_ids, key_names, tree_mask
-from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema, key_frame, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema, key_frame
 from pyarctic.tables.write.fanout import Fanout
 from pyarctic.tables.write.overwrite_scope import OverwriteScope
+from pyarctic.tables.write.row_sources import to_batches
 
 _FILE, _POSITION = "\0file", "\0position"
 

@@ -30,9 +30,10 @@ from pyarctic.tables.format.change_columns import (
 )
 from pyarctic.tables.format.file_names import FileKind, StoreFileNames
 from pyarctic.tables.format.store_properties import CHANGE_BUCKETS, key_names, tree_mask
-from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, check_partition_columns, fit_to_schema
 from pyarctic.tables.write.fanout import Fanout
 from pyarctic.tables.write.partition_moves import PartitionMoves
+from pyarctic.tables.write.row_sources import to_batches
 
 ChangeMode = Literal["insert", "upsert", "delete", "cdc"]
 

@@ -25,7 +25,7 @@ from pyiceberg.types import NestedField, UUIDType
 
 from pyarctic.errors import NotFound, UsageError
 from pyarctic.iceberg.read import arrow_schema
-from pyarctic.tables.write.arrow_rows import BATCH_ROWS
+from pyarctic.tables.write.row_sources import BATCH_ROWS
 
 _BLOCK_BYTES = 8 << 20
 """Text is read in blocks of this size; a line of JSON must fit into one."""

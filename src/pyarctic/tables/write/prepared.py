@@ -22,7 +22,7 @@ from pyarctic.iceberg.write import NewFile, random_id
 from pyarctic.tables.commit_outcomes import remove_outputs
 from pyarctic.tables.format.merged_sequence import merged_sequences, record_merged_sequences
 from pyarctic.tables.format.transactions import COMMITTED, ENDED
-from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, partition_columns, to_batches
+from pyarctic.tables.write.arrow_rows import check_keys, fit_to_schema, key_frame, partition_columns
 from pyarctic.tables.write.base_writer import (
     BaseWriter,
     check_first_batch,
@@ -37,6 +37,7 @@ from pyarctic.tables.write.overwrite_scope import (
     written_partitions,
 )
 from pyarctic.tables.write.partition_moves import PartitionMoves
+from pyarctic.tables.write.row_sources import to_batches
 
 if TYPE_CHECKING:
     from pyarctic.tables.keyed_table import KeyedTable
