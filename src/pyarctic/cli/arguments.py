@@ -18,9 +18,9 @@ def parse_pairs(words: Sequence[str], example: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError(f"{word!r} is not of the form key=value", hint=f"write it as {example}")
+            raise UsageError(f"{word!r} is not of the form key=value", hint=f"Write it as: {example}.")
         if key in pairs:
-            raise UsageError(f"{key!r} is given twice", hint="specify it once")
+            raise UsageError(f"{key!r} is given twice", hint="Give it once.")
         pairs[key] = value.strip()
     return pairs
 
@@ -29,7 +29,7 @@ def parse_column(text: str) -> tuple[str, str, bool]:
     """Parse `name type [required]` into the name, the type and whether the column is required."""
     match = _COLUMN.fullmatch(text)
     if match is None:
-        hint = 'write name and type: "id long required", "price decimal(10, 2)"'
+        hint = 'Write name and type: "id long required", "price decimal(10, 2)".'
         raise UsageError(f"{text!r} is not a column definition", hint=hint)
     name = match["quoted"] or match["name"]
     return name, match["type"], match["required"] is not None

@@ -49,7 +49,7 @@ def exit_code(code: str) -> int:
 def to_problem(error: BaseException) -> dict[str, Any]:
     """Convert any exception to the form of `ArcticError.to_dict()`."""
     if isinstance(error, ArcticError):
-        return error.to_dict()
+        return error.to_dict() | {"hint": error.hint_in(option_text)}
     if isinstance(error, Terminated):
         return _problem("terminated", "The command was terminated", "terminated by SIGTERM", None)
     if isinstance(error, KeyboardInterrupt):
@@ -59,8 +59,27 @@ def to_problem(error: BaseException) -> dict[str, Any]:
         "internal",
         "PyArctic encountered an unexpected error",
         f"{type(error).__name__}: {detail}" if detail else type(error).__name__,
-        "run again with --debug for the traceback",
+        "Run the command again with --debug, and report the traceback.",
     )
+
+
+_OPTIONS = {
+    "format": "--table-format",
+    "primary_key": "--key",
+    "properties": "--property",
+    "snapshot_id": "--snapshot",
+}
+"""Options that are not named like the argument."""
+
+
+def option_text(name: str, value: str | None) -> str:
+    """An argument of the library as an option: `store="base"` is `--store base`."""
+    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if value in (None, "True"):
+        return option
+    if name == "once":
+        return f"{option} my-job:42"
+    return f"{option} {str(value).strip(chr(39) + chr(34))}"
 
 
 def usage_problem(message: str, hint: str | None) -> dict[str, Any]:

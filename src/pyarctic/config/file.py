@@ -73,7 +73,7 @@ def read(path: Path) -> Mapping[str, Mapping[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text", hint="save the file as UTF-8", file=str(path)) from error
+        raise ConfigError(f"{path}: not UTF-8 text", hint="Save the file as UTF-8.", file=str(path)) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
     lines: dict[KeyPath, int] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyarctic.errors import UsageError
 
-NAME_HINT = "write it as catalog.database.table, for example demo.shop.orders"
+NAME_HINT = "Write it as catalog.database.table, for example demo.shop.orders."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

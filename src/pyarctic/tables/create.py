@@ -69,7 +69,7 @@ class TableDefinition:
         if is_native and self.primary_key:
             raise UsageError(
                 f'a table with a primary key has the format "{MIXED_ICEBERG}", not "{ICEBERG}"',
-                hint="Leave the primary key out, or the format.",
+                hint="Leave [[primary_key]] out, or [[format]].",
             )
         versions = (1, 2, 3) if is_native else (2,)
         if self.format_version is not None and self.format_version not in versions:
@@ -268,7 +268,7 @@ def _already_exists(name: TableName, store: tuple[str, ...]) -> Rejected:
             f"a table {'.'.join(store)} exists already, where the changes of {name} would go",
             hint="Drop it, or choose another name.",
         )
-    hint = "Drop it, choose another name, or create it only if it does not exist (if_not_exists)."
+    hint = "Drop it, choose another name, or create it only if it does not exist: [[if_not_exists=True]]."
     return Rejected(f"table {name} exists already", hint=hint, reason=EXISTS)
 
 

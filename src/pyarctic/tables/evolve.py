@@ -42,7 +42,10 @@ class Evolution:
     def check(self, keys: Sequence[str]) -> None:
         """Refuse empty changes, changes of key columns, and reserved names."""
         if not any((self.add, self.drop, self.rename, self.widen, self.optional, self.describe)):
-            raise UsageError("nothing is to be changed", hint="Give add, drop, rename, widen, optional or describe.")
+            raise UsageError(
+                "nothing is to be changed",
+                hint="Give [[add]], [[drop]], [[rename]], [[widen]], [[optional]] or [[describe]].",
+            )
         touched = [name for name in keys if name in {*self.drop, *self.rename, *self.optional, *self.widen}]
         if touched:
             raise UsageError(

@@ -152,7 +152,7 @@ class Table:
         """Rows with all deletes applied: of the current state, a snapshot, a branch or tag, or as of a point in time."""
         with about(table=self.name):
             if store not in ("merged", "base"):
-                raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave store out.")
+                raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave [[store]] out.")
             snapshot, schema = resolve_snapshot(self._loaded.metadata, snapshot_id, ref, as_of)
             return plan_scan(
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
@@ -193,7 +193,7 @@ class Table:
     def _refuse_other_store(self, store: str) -> None:
         if store != "base":
             raise UsageError(
-                f"a table without a primary key has no store {store!r}", hint="Leave store out.", table=self.name
+                f"a table without a primary key has no store {store!r}", hint="Leave [[store]] out.", table=self.name
             )
 
     def commit(self, change: Change | ManifestRewrite) -> Committed:
@@ -310,7 +310,9 @@ class Table:
         if self.store == "change":
             raise UsageError("this is the change store of a table", hint="Write to the table itself.")
         if mode == "insert" and (where is not None or replace != "table"):
-            raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
+            raise UsageError(
+                'mode "insert" replaces nothing', hint='[[where]] and [[replace]] are for [[mode="overwrite"]].'
+            )
         scope = parse_overwrite_scope(self._loaded.metadata, replace, where)
         return UnkeyedWrite(self, scope, appends=mode == "insert")
 

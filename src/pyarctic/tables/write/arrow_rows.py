@@ -131,6 +131,6 @@ def check_partition_columns(batch: pa.RecordBatch, metadata: TableMetadata) -> N
     if missing := [name for name in partition_columns(metadata) if name not in batch.schema.names]:
         raise UsageError(
             f"rows lack the partition column {missing[0]}",
-            hint="Give it. Only mode delete can look it up: across_partitions=True.",
+            hint="Give it. Only mode delete can look it up, with [[across_partitions=True]].",
             column=missing[0],
         )

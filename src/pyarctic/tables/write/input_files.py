@@ -70,7 +70,11 @@ def open_input_file(name: str, input_format: str | None = None, stream: BinaryIO
     stem = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
     format_ = input_format or ("" if stream is not None else _SUFFIXES.get(stem.suffix.lower(), ""))
     if format_ not in _SUFFIXES.values():
-        raise UsageError(f"{name}: what kind of file is it?", hint="Say parquet, csv or jsonl (JSON lines).", file=name)
+        raise UsageError(
+            f"{name}: what kind of file is it?",
+            hint='Its name does not tell. Give [[input_format="csv"]], "parquet" or "jsonl" (JSON lines).',
+            file=name,
+        )
     if format_ == "parquet" and stream is not None:
         raise UsageError(f"{name}: Parquet is not read from a stream", hint="Name a file, or give csv or jsonl.", file=name)
     if stream is None and not path.is_file():
