@@ -12,8 +12,13 @@ from pyarctic.cli.app import app
 
 _COMMON = ("--help", "--format", "--json", "--wide", "--absolute", "--limit", "--snapshot", "--ref")
 """Options that the page explains once."""
-_STARTS = {"arctic init": "nothing", "arctic table create": "configured", "arctic table rollback": "optimized"}
-"""From what the tests run the examples of a command (tests/docs/prepared.py), if not from a table with changes."""
+_TESTS = {
+    "arctic init": "from nothing",
+    "arctic completion": "not run: it installs scripts for three shells",
+    "arctic table create": "from files",
+    "arctic table rollback": "from optimized",
+}
+"""How the tests run the examples of a command (tests/docs/pages.py), if not like all others."""
 _DEFAULT = re.compile(r"\s*\[(?:default: (?P<default>[^\]]*)|required|[^\]]*[<>]=?[^\]]*)\]")
 
 
@@ -39,7 +44,7 @@ def _section(path: str, command: Any) -> str:
     common = [f"`{name}`" for each in options for name in each.opts if name in _COMMON and name != "--help"]
     usage = " ".join([path, *("[OPTIONS]" for _ in options[:1]), *map(_argument_name, arguments)])
     rows = [_row(command, each) for each in (*arguments, *own)]
-    parts = [f"### `{path}`", _text(command.help or "", usage, _STARTS.get(path))]
+    parts = [f"### `{path}`", _text(command.help or "", usage, _TESTS.get(path))]
     if rows:
         parts.append("\n".join(["| argument or option | meaning | default |", "|---|---|---|", *rows]))
     if common:
@@ -68,7 +73,7 @@ def _code(text: str) -> str:
     return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
-def _text(text: str, usage: str, start: str | None) -> str:
+def _text(text: str, usage: str, test: str | None) -> str:
     """The help of a command: its first sentence, how it is called, the rest, and examples as code."""
     paragraphs = [part.strip("\n") for part in re.split(r"\n\s*\n", text.replace("\b\n", ""))]
     first, *rest = (part for part in paragraphs if part.strip())
@@ -76,7 +81,7 @@ def _text(text: str, usage: str, start: str | None) -> str:
     for part in rest:
         if re.match(r"\s*Examples?:", part):
             lines = [line.strip() for line in part.splitlines()[1:]]
-            shown += [f"<!-- test: from {start} -->"] if start else []
+            shown += [f"<!-- test: {test} -->"] if test else []
             shown.append("\n".join(["```bash", *lines, "```"]))
         else:
             shown.append(" ".join(part.split()))

@@ -3,7 +3,7 @@
 A comment before a block says what is special about it. A comment `<!-- test: … -->` holds one of these:
 
     setup NAME          for the page: which tables there are before its first block (tests/docs/prepared.py)
-    fresh               for the page: every block starts with these tables anew
+    fresh               for the page: every command starts with these tables anew
     spark               for the page: its blocks need Spark
     elsewhere PATH      for the page: another test runs it
     file NAME           the block is saved as this file, and not run
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -54,6 +54,11 @@ class Block:
     @property
     def file_name(self) -> str | None:
         return self.comment.removeprefix("file ").strip() if self.comment.startswith("file ") else None
+
+    def commands(self) -> tuple[Block, ...]:
+        """A block for each command of a block of commands."""
+        lines = self.text.replace("\\\n", " ").splitlines(keepends=True)
+        return tuple(replace(self, text=line) for line in lines) if self.language == "bash" else (self,)
 
     @property
     def start(self) -> str | None:

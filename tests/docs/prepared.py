@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,6 +53,20 @@ def keyed(runner: Runner) -> None:
         table.write(order_rows([(commit, "Oslo"), (5, "Rome")]), mode="upsert")
     write_input_files(runner.folder)
     runner.variables |= {"arctic": arctic, "orders": table}
+
+
+def commands(runner: Runner) -> None:
+    """What the examples of the command line are about: a keyed table with amounts, and files."""
+    files(runner)
+    import pyarrow as pa
+
+    import pyarctic as arctic
+
+    schema = pa.schema({"id": pa.int64(), "city": pa.string(), "amount": pa.decimal128(10, 2)})
+    table = arctic.create_table("demo.shop.orders", schema, primary_key=["id"])
+    for commit in range(3):
+        rows = order_rows([(commit, "Oslo"), (5, "Rome")]).to_pylist()
+        table.write(pa.Table.from_pylist(rows, schema), mode="upsert" if commit else "overwrite")
 
 
 def files(runner: Runner) -> None:
@@ -109,7 +124,9 @@ def write_input_files(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     rows = order_rows([(201, "Oslo"), (202, "Rome")])
-    pq.write_table(rows, folder / "orders.parquet")
+    for name in ("orders.parquet", "x.parquet"):
+        pq.write_table(rows, folder / name)
+    (folder / "orders.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows.to_pylist()))
     lines = [",".join(map(str, row.values())) for row in rows.to_pylist()]
     (folder / "orders.csv").write_text("\n".join(["id,city,amount", *lines, ""]))
 
@@ -120,6 +137,7 @@ SETUPS: Mapping[str, Callable[[Runner], Any]] = {
     "files": files,
     "orders": orders,
     "changing": changing,
+    "commands": commands,
     "keyed": keyed,
     "optimized": optimized,
     "s3": s3,

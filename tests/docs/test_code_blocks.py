@@ -97,19 +97,25 @@ def test_output_is_compared(expected: str, shown: str, fits: bool) -> None:
 
 
 def run_page(page: Page, runner: Runner) -> None:
-    folder, copy = runner.folder, runner.folder.with_name(f"{runner.folder.name}-copy")
+    if "fresh" in page.notes:
+        run_separately(page, runner)
+        return
     if "setup" in page.notes:
         SETUPS[page.notes["setup"]](runner)
-    if "fresh" in page.notes:
-        shutil.copytree(folder, copy)
     for block in page.blocks:
-        if block.start is not None:
-            empty(folder)
-            SETUPS[block.start](runner)
-        elif copy.exists() and block.language != "text":
-            empty(folder)
-            shutil.copytree(copy, folder, dirs_exist_ok=True)
         runner.run(block)
+
+
+def run_separately(page: Page, runner: Runner) -> None:
+    copies = runner.folder.with_name(f"{runner.folder.name}-copies")
+    for command in (command for block in page.blocks for command in block.commands()):
+        start = command.start or page.notes["setup"]
+        empty(runner.folder)
+        if not (copies / start).exists():
+            SETUPS[start](runner)
+            shutil.copytree(runner.folder, copies / start)
+        shutil.copytree(copies / start, runner.folder, dirs_exist_ok=True)
+        runner.run(command)
 
 
 def empty(folder: Path) -> None:
