@@ -7,11 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import GeometryType, LongType, NestedField, StringType
 
 from pyarctic.optimizing.evaluate.health import Health
 from pyarctic.optimizing.observe.history import ACTIVITY
 from pyarctic.optimizing.plan.planner import make_plan
-from tests.support.observations import KIB, MIB, NOW, evaluated, file
+from tests.support.observations import DEFAULTS, KIB, MIB, NOW, SPEC, evaluated, file
 
 SMALL, WELL = 100 * KIB, 8 * MIB
 HOURLY = {"self-optimizing.minor.trigger.interval": "1h"}
@@ -125,6 +129,22 @@ def test_files_that_cannot_be_written_again_cost_nothing() -> None:
     assert evaluation.health.score == 100
     assert not make_plan(evaluation, kind="full").tasks
     assert evaluation.partitions["kind"].to_list() == [None]
+
+
+def test_files_whose_deletes_cannot_be_applied_cost_nothing() -> None:
+    """Values of a column cannot be decoded: row groups are copied as they are, deleted rows included."""
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "part", StringType()), NestedField(3, "g", GeometryType())
+    )
+    metadata = new_table_metadata(schema, SPEC, UNSORTED_SORT_ORDER, "file:///nowhere", {"format-version": "3", **DEFAULTS})
+    rows = [file(size=SMALL) for _ in range(24)]
+    deletes = [positions(row, 500) for row in rows]
+    evaluation = evaluated([*rows, *deletes], metadata=metadata)
+    assert evaluation.health.score == 100
+    assert not make_plan(evaluation, kind="full").tasks
+    partly = evaluated([*rows, *deletes[:12]], metadata=metadata)
+    assert [deduction.cause for deduction in partly.health.deductions] == ["small-files"]
+    assert make_plan(partly, kind="full").tasks
 
 
 def test_health_is_a_json_document() -> None:
