@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -74,6 +75,12 @@ def test_pages_that_run_elsewhere_are_named_there() -> None:
     for page in PAGES:
         if test := page.notes.get("elsewhere"):
             assert page.path.name in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_the_job_on_the_page_about_clusters_is_the_one_that_is_tested_there() -> None:
+    [job] = [block.text for page in PAGES for block in page.blocks if block.file_name == "optimize_job.py"]
+    tested = (ROOT / "tests" / "spark" / "optimize_job.py").read_text(encoding="utf-8")
+    assert re.sub(r"  # type: .*", "", tested).endswith(f'"""\n\n{job}')
 
 
 @pytest.mark.parametrize(
