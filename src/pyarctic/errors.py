@@ -63,7 +63,7 @@ class ArcticError(Exception):
         for key, value in facts.items():
             self._note_fact(key, value)
         if hint is not None:
-            self.add_note(f"hint: {hint}")
+            self.add_note(f"hint: {self.hint}")
 
     def _note_fact(self, key: str, value: Any) -> None:
         """Let tracebacks show a fact, unless the message has it."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs
+from pyarctic.cli.arguments import parse_column, parse_pairs, refuse_unknown_properties
 from pyarctic.cli.session import (
     DryRunOption,
+    ForceOption,
     Format,
     FormatOption,
     JsonOption,
@@ -52,6 +53,7 @@ OptionalTexts = list[str] | None
 def set_properties(
     name: TableArgument,
     words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Properties to set.", show_default=False)],
+    force: ForceOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -64,10 +66,10 @@ def set_properties(
       arctic table set demo.shop.orders owner=anna self-optimizing.quota=0.5
     """
     properties = parse_pairs(words, "self-optimizing.target-size=256MB")
+    refuse_unknown_properties(properties, force=force)
     _change_properties(
         name, lambda table: table.set(properties), properties, resolve_format(output_format, as_json), wide=wide
     )
-    note_unknown_properties(properties)
 
 
 def unset_properties(

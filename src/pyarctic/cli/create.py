@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs, split_names
+from pyarctic.cli.arguments import parse_column, parse_pairs, refuse_unknown_properties, split_names
 from pyarctic.cli.session import (
     DryRunOption,
+    ForceOption,
     Format,
     FormatOption,
     JsonOption,
@@ -76,6 +77,7 @@ def create(  # long: option declarations
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Show a table that exists, if its kind and key are the same.")
     ] = False,
+    force: ForceOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -100,6 +102,7 @@ def create(  # long: option declarations
             hint='Write it as: --column "id long required". Use --column or --like, not both.',
         )
     table_properties = parse_pairs(properties or (), "--property write.target-file-size-bytes=134217728")
+    refuse_unknown_properties(table_properties, force=force)
     schema: Any = schema_of([parse_column(text) for text in columns or ()]) if like is None else infer_schema(like)
     with warnings.catch_warnings(record=True) as advice, spinner(f"creating {name}"):
         warnings.simplefilter("always", TableAdvice)
@@ -126,7 +129,6 @@ def create(  # long: option declarations
     for warning in advice:
         if issubclass(warning.category, TableAdvice):
             note(str(warning.message))
-    note_unknown_properties(table_properties)
 
 
 def _exists(name: str) -> bool:
@@ -197,6 +199,6 @@ def _describe_contents(name: str) -> dict[str, Any]:
 def _confirmation_text(facts: dict[str, Any]) -> str:
     table = f"the {facts['kind']} table {facts['table']}" if facts["kind"] else f"the table {facts['table']}"
     files = "files"
-    if facts["files"] is not None:
+    if facts["files"]:
         files = f"{format_quantity(facts['files'], 'file')} of {format_bytes(facts['bytes'])}"
     return f"{table} will be dropped, its {files} will be {'deleted' if facts['purge'] else 'kept'}"

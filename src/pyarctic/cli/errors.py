@@ -6,6 +6,7 @@ An error is printed to stderr in three parts: the message with the stable code i
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
@@ -54,6 +55,8 @@ def to_problem(error: BaseException) -> dict[str, Any]:
         return _problem("terminated", "The command was terminated", "terminated by SIGTERM", None)
     if isinstance(error, KeyboardInterrupt):
         return _problem("interrupted", "The command was interrupted", "interrupted", None)
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:
+        return _system_problem(error)
     detail = " ".join(str(error).split())
     return _problem(
         "internal",
@@ -61,6 +64,29 @@ def to_problem(error: BaseException) -> dict[str, Any]:
         f"{type(error).__name__}: {detail}" if detail else type(error).__name__,
         "Run the command again with --debug, and report the traceback.",
     )
+
+
+_SYSTEM_ERRORS = {
+    errno.EACCES: "Check the permissions of the file and of its folder.",
+    errno.EPERM: "Check the permissions of the file and of its folder.",
+    errno.EROFS: "It is on a file system that can only be read. Choose another place.",
+    errno.ENOSPC: "The disk is full. Free some space and try again.",
+    errno.EDQUOT: "The quota of the disk is used up. Free some space and try again.",
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "A part of the path is a file. Correct the path.",
+    errno.EISDIR: "It is a folder. Name a file.",
+    errno.EMFILE: "Too many files are open. Raise the limit (`ulimit -n`).",
+    errno.EIO: "Check the disk.",
+}
+"""Errors of the operating system that are no defects of the program, with hints."""
+
+
+def _system_problem(error: OSError) -> dict[str, Any]:
+    reason = (error.strerror or str(error)).split("] ")[-1]
+    path = error.filename or ""
+    detail = f"{path}: {reason}" if path else reason
+    problem = _problem("unavailable", "A service could not be reached", detail, _SYSTEM_ERRORS[error.errno or 0])
+    return problem | {"facts": {"file": str(path)} if path else {}}
 
 
 _OPTIONS = {

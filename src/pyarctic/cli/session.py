@@ -57,6 +57,7 @@ TablesArgument = Annotated[
     typer.Argument(metavar="TABLE...", help="Names or patterns: demo.shop.orders, 'demo.*.orders*'", show_default=False),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Set properties even if their names are not known.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 

@@ -35,11 +35,11 @@ def explain_usage_error(error: Any, root: Any, words: Sequence[str]) -> tuple[st
         return f"{argument_name(error.param)} is missing", _usage_hint(found)
     if text.startswith("Got unexpected extra argument"):
         extra = text[text.rindex("(") + 1 : -1]
-        return f"too many arguments: {extra}", f"Quote values that contain spaces. {_usage_hint(found)}"
+        return f"too many arguments: {extra}", f"{_usage_hint(found)}. Quote values that contain spaces."
     if kind == "BadOptionUsage":
         return _bad_use(text, found)
     if kind == "BadParameter" and error.param is not None:
-        return _bad_value(error.param, text, words)
+        return _bad_value(error.param, text, words if error.param.param_type_name == "option" else found.words)
     return text, _help_hint(found)
 
 
@@ -102,7 +102,9 @@ def _bad_value(parameter: Any, text: str, words: Sequence[str]) -> tuple[str, st
 
 
 def _value_of(parameter: Any, words: Sequence[str]) -> str:
-    """The value that was given for an option; the parser does not tell it."""
+    """The value that was given for an option, or for the first argument; the parser does not tell it."""
+    if parameter.param_type_name == "argument":
+        return next((word for word in words if not word.startswith("-")), "")
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in parameter.opts:
@@ -111,7 +113,7 @@ def _value_of(parameter: Any, words: Sequence[str]) -> str:
 
 
 def _usage_hint(found: FoundCommand) -> str:
-    return f"Usage: {' '.join((found.name, *found.command.collect_usage_pieces(None)))}"
+    return f"Write it as: {' '.join((found.name, *found.command.collect_usage_pieces(None)))}"
 
 
 def _help_hint(found: FoundCommand) -> str:

@@ -188,7 +188,11 @@ class Table:
 
     def changes(self, since: int | None = None, **selection: Any) -> RowScan:  # noqa: ARG002  # a keyed table's
         """Changes in order; only keyed tables have them."""
-        raise UsageError("a table without a primary key keeps no changes", hint="Its snapshots tell.", table=self.name)
+        raise UsageError(
+            "a table without a primary key keeps no changes",
+            hint="Its snapshots are its history: `arctic table snapshots`.",
+            table=self.name,
+        )
 
     def _refuse_other_store(self, store: str) -> None:
         if store != "base":
@@ -304,7 +308,7 @@ class Table:
         """Check a write as far as possible without its rows; its files can be written on other machines."""
         if mode in ("upsert", "delete", "cdc") or across_partitions:
             option = "across_partitions" if across_partitions else f"mode {mode!r}"
-            raise UsageError(f"{option} needs a primary key", hint="Without one, rows are inserted or overwritten.")
+            raise UsageError(f"{option} needs a primary key", hint='Use [[mode="insert"]] or [[mode="overwrite"]].')
         if mode not in ("insert", "overwrite"):
             raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
         if self.store == "change":

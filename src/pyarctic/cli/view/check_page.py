@@ -27,13 +27,13 @@ FINDING_COLUMNS = (
     Column("code", "Code", priority=3, identity=True),
 )
 PROBLEM_COLUMNS = (
-    Column("code", "Code", priority=0),
+    Column("code", "Code", priority=0, fit="keep"),
     Column("detail", "Detail", priority=0, fit="wrap"),
     Column("rows", "Rows", "count", priority=2, optional=True),
     Column("file_path", "File", priority=1, fit="middle", optional=True),
 )
 REPAIR_COLUMNS = (
-    Column("code", "Code", priority=0),
+    Column("code", "Code", priority=0, fit="keep"),
     Column("store", "Store", priority=2),
     Column("action", "Action", priority=0, fit="wrap"),
     Column("files", "Files", "count", priority=2),

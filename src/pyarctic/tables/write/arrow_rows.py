@@ -15,6 +15,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.read import arrow_schema, repeat_value
+from pyarctic.units import format_quantity
 
 
 def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, extra: Sequence[str] = ()) -> pa.RecordBatch:
@@ -67,7 +68,9 @@ def _unknown_fields(given: pa.DataType, wanted: IcebergType) -> Iterator[str]:
 def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     if field.required and column.null_count:
         raise UsageError(
-            f"column {field.name!r} is required and has {column.null_count} nulls", hint="Fill them.", column=field.name
+            f"column {field.name!r} is required and has {format_quantity(column.null_count, 'null')}",
+            hint="Give every row a value for it.",
+            column=field.name,
         )
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
