@@ -9,7 +9,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 JARS := .cache/jars/ready
-SOURCES := src tests $(wildcard benchmarks examples)
+SOURCES := src tests tools $(wildcard benchmarks examples)
 # JVM tests run in two processes, each with a JVM of its own, and a file of tests stays in one; the others use every core.
 PYTEST := $(PYTHON) -m pytest
 
@@ -52,6 +52,14 @@ check: $(READY)  ## Check format, style, types, the borders between rooms, and d
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/deptry src
 
+.PHONY: docs
+docs: $(READY) docs-reference  ## Build the documentation site in build/site; broken links fail
+	$(PYTHON) -m tools.build_site build/site
+
+.PHONY: docs-reference
+docs-reference: $(READY)  ## Write the parts of docs/reference that follow from the code
+	@$(PYTHON) -m tools.reference
+
 .PHONY: fmt
 fmt: $(READY)  ## Format the code and repair what can be repaired
 	$(PYTHON) -m ruff check --fix $(SOURCES)
@@ -65,7 +73,7 @@ COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --gene
 	--custom-compile-command "make lock"
 .PHONY: lock
 lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to the newest versions)
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras --group dev --group docs pyproject.toml -o requirements.lock
 	$(COMPILE) --group java -o requirements-java.lock
 	$(COMPILE) --group spark-4-0 -o requirements-spark-4.0.lock
 	$(COMPILE) --group spark-3-5 -o requirements-spark-3.5.lock

@@ -45,7 +45,7 @@ def _sizes(scale: float, files: int) -> int:
     return max(int(files * scale), 4)
 
 
-def _write_changes(site: Site, name: str, count: int, mode: str, commits: int = _COMMITS) -> pa.Table:
+def _write_changes(site: Site, name: str, count: int, mode: WriteMode, commits: int = _COMMITS) -> pa.Table:
     """Write changes of this many keys to a table and return their rows."""
     rows = site.changes(count, 1)
     table = pyarctic.table(name)

@@ -12,16 +12,34 @@
         Rejected            a change does not fit the current state of the table; it must be planned again
         OutcomeUnknown      the outcome of a commit is unknown; committing the same change again will show it
 
+Hints refer to arguments as `[[store="base"]]` or `[[where]]`. In Python this reads `store="base"` and `where`; the command
+line shows its options instead.
+
 The message is one line that names the object. Its facts (table, file, key …) are in `facts`, so that callers and `--json`
-need not parse the message. `code` is stable and documented in docs/errors.md.
+need not parse the message. `code` is stable and documented in docs/reference/errors.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar
+
+_ARGUMENT = re.compile(r"\[\[(?P<name>[a-z_]+)(?:=(?P<value>.*?))?\]\]")
+ArgumentStyle = Callable[[str, str | None], str]
+"""Writes an argument, given by its name and the Python text of its value, if it has one."""
+
+
+def python_argument(name: str, value: str | None) -> str:
+    """An argument as it is written in Python."""
+    return name if value is None else f"{name}={value}"
+
+
+def write_arguments(text: str, style: ArgumentStyle) -> str:
+    """The text with its references to arguments in a certain style."""
+    return _ARGUMENT.sub(lambda match: style(match["name"], match["value"]), text)
 
 
 class ArcticError(Exception):
@@ -40,12 +58,12 @@ class ArcticError(Exception):
     def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self._hint = hint
         self.facts: dict[str, Any] = facts
         for key, value in facts.items():
             self._note_fact(key, value)
         if hint is not None:
-            self.add_note(f"hint: {hint}")
+            self.add_note(f"hint: {self.hint}")
 
     def _note_fact(self, key: str, value: Any) -> None:
         """Let tracebacks show a fact, unless the message has it."""
@@ -55,6 +73,19 @@ class ArcticError(Exception):
     def __str__(self) -> str:
         table = self.facts.get("table")
         return f"{table}: {self.message}" if table and str(table) not in self.message else self.message
+
+    @property
+    def hint(self) -> str | None:
+        """What to do, or None."""
+        return self.hint_in(python_argument)
+
+    @hint.setter
+    def hint(self, text: str | None) -> None:
+        self._hint = text
+
+    def hint_in(self, style: ArgumentStyle) -> str | None:
+        """The hint, with arguments as a certain interface names them."""
+        return None if self._hint is None else write_arguments(self._hint, style)
 
     def to_dict(self) -> dict[str, Any]:
         """The error in the form of `--json`."""

@@ -1,4 +1,6 @@
-"""A job that optimizes a table on the cluster it is submitted to, and prints the report as JSON. docs/spark.md shows it.
+"""A job that optimizes a table on the cluster it is submitted to, and prints the report as JSON.
+
+docs/how-to/spark-clusters.md shows it:
 
     spark-submit --master spark://… --py-files pyarctic.zip optimize_job.py demo.shop.orders full
 

@@ -1,4 +1,4 @@
-"""The tutorial, as it stands in docs/tutorial-cdc.md: its code runs, and prints what the page shows."""
+"""The tutorial, as it stands in docs/tutorials/cdc-from-kafka.md: its code runs, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import jars
 
 pytestmark = pytest.mark.jvm
 
-_PAGE = Path(__file__).parents[2] / "docs" / "tutorial-cdc.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "cdc-from-kafka.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = "arctic table show demo.shop.orders"
 _RUN_COMMAND = f"""
@@ -39,7 +39,7 @@ def steps() -> list[Step]:
     found = []
     for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("python", "")], strict=True):
         if kind == "python":
-            is_shown = next_kind == "" and next_text.strip() != _COMMAND
+            is_shown = next_kind == "text"
             found.append(Step(code=text, shown=next_text if is_shown else ""))
         elif text.strip() == _COMMAND:
             found.append(Step(code=_RUN_COMMAND, shown=""))

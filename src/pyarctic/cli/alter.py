@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs
+from pyarctic.cli.arguments import parse_column, parse_pairs, refuse_unknown_properties
 from pyarctic.cli.session import (
     DryRunOption,
+    ForceOption,
     Format,
     FormatOption,
     JsonOption,
@@ -52,6 +53,7 @@ OptionalTexts = list[str] | None
 def set_properties(
     name: TableArgument,
     words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Properties to set.", show_default=False)],
+    force: ForceOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -59,14 +61,15 @@ def set_properties(
     """Set table properties. For a keyed table they are set on both stores.
 
     \b
-    Example:
+    Examples:
       arctic table set demo.shop.orders self-optimizing.target-size=256MB
+      arctic table set demo.shop.orders owner=anna self-optimizing.quota=0.5
     """
     properties = parse_pairs(words, "self-optimizing.target-size=256MB")
+    refuse_unknown_properties(properties, force=force)
     _change_properties(
         name, lambda table: table.set(properties), properties, resolve_format(output_format, as_json), wide=wide
     )
-    note_unknown_properties(properties)
 
 
 def unset_properties(
@@ -79,8 +82,9 @@ def unset_properties(
     """Remove table properties. Keys that are not set are ignored.
 
     \b
-    Example:
+    Examples:
       arctic table unset demo.shop.orders self-optimizing.target-size
+      arctic table unset demo.shop.orders owner comment
     """
     _change_properties(name, lambda table: table.unset(*keys), keys, resolve_format(output_format, as_json), wide=wide)
 
@@ -128,8 +132,9 @@ def evolve(  # long: option declarations
     """Change the columns of a table in one commit. Every option can be repeated.
 
     \b
-    Example:
-      arctic table evolve demo.shop.orders --add "note string" --rename amount=total
+    Examples:
+      arctic table evolve demo.shop.orders --add "note string" --drop city
+      arctic table evolve demo.shop.orders --widen "amount=decimal(12, 2)"
 
     Options refer to the column names before the change. Data files are not rewritten; their rows are read with the new
     schema. Key columns cannot be changed.
@@ -163,13 +168,15 @@ def upgrade(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Store how far a keyed table is merged so that every Iceberg reader can load its base store.
+    """Make a keyed table readable by every Iceberg reader.
 
     \b
-    Example:
+    Examples:
       arctic table upgrade demo.shop.orders --dry-run
+      arctic table upgrade demo.shop.orders
 
-    Needed once for tables that other engines of the format have merged. Older snapshots of the base store are expired: they
+    Stores how far the table is merged where all readers of its base store accept it. Needed once for tables that other
+    engines of the format have merged. Older snapshots of the base store are expired: they
     can no longer be read. Rows and files do not change.
     """
     from pyarctic.tables import KeyedTable, open_table
@@ -196,8 +203,10 @@ def _parse_added_columns(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, type_, required = parse_column(text)
         if required:
-            raise UsageError(f"new column {name!r} cannot be required", hint="existing rows have no value for it")
+            raise UsageError(
+                f"new column {name!r} cannot be required", hint="Existing rows have no value for it. Leave `required` out."
+            )
         if name in columns:
-            raise UsageError(f"column {name!r} is added twice", hint="name it once")
+            raise UsageError(f"column {name!r} is added twice", hint="Name it once.")
         columns[name] = type_
     return columns

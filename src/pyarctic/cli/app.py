@@ -18,6 +18,7 @@ from pyarctic._version import __version__
 from pyarctic.cli import (
     alter,
     catalog,
+    completion,
     create,
     doctor,
     errors,
@@ -31,6 +32,7 @@ from pyarctic.cli import (
     write,
 )
 from pyarctic.cli.session import Format, HelpOption, JsonOption, new_command_group, session
+from pyarctic.cli.usage_errors import explain_usage_error
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, ReaderClosed, emit
 from pyarctic.errors import UsageError
@@ -39,11 +41,13 @@ from pyarctic.termination import Terminated, raise_on_sigterm
 ROOT_HELP = """Create, write, read and optimize Iceberg tables.
 
 \b
-Example:
-  arctic table ls
+Examples:
+  arctic init
+  arctic table health
+  arctic table optimize demo.shop.orders
 
 Catalogs are read from --config FILE, $ARCTIC_CONFIG, ./arctic.yaml or ~/.config/arctic/arctic.yaml; the first one wins.
---config, --debug and --quiet are accepted anywhere on the command line.
+Global options are accepted anywhere on the command line.
 """
 
 app = new_command_group(ROOT_HELP)
@@ -65,6 +69,7 @@ app.add_typer(catalog.group, name="catalog")
 app.add_typer(table.group, name="table")
 app.command("init")(init.init)
 app.command("doctor")(doctor.doctor)
+app.command("completion")(completion.completion)
 
 
 @app.callback(invoke_without_command=True, add_help_option=False)
@@ -88,8 +93,9 @@ def version(as_json: JsonOption = False, _help: HelpOption = False) -> None:
     """Show the version of PyArctic.
 
     \b
-    Example:
+    Examples:
       arctic version
+      arctic version --json
     """
     row = {"version": __version__, "python": platform.python_version()}
     frame = Frame(columns=(Column("version", "Version", identity=True),), rows=[row], document=row)
@@ -102,6 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hide_pandas()
     words = list(sys.argv[1:] if argv is None else argv)
     session.debug = session.quiet = False
+    if completion.is_completion(words):
+        completion.print_candidates(typer.main.get_command(app), words[1:])
+        return errors.SUCCESS
     try:
         with raise_on_sigterm() as terminated:
             return _run(words, terminated)
@@ -111,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], terminated: Event) -> int:
     as_json = wants_json(words)
+    arguments = words
     try:
         arguments, config = extract_global_options(words)
         if config is not None:
@@ -128,7 +138,8 @@ def _run(words: list[str], terminated: Event) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.EXIT_CODES["terminated"] if terminated.is_set() else errors.SUCCESS
     except typer.TyperException as error:
-        return errors.print_problem(errors.usage_problem(_message_of(error), _help_hint(error)), as_json=as_json)
+        message, hint = explain_usage_error(error, typer.main.get_command(app), arguments)
+        return errors.print_problem(errors.usage_problem(message, hint), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         # Typer has turned the exception into an exit code.
         interruption = Terminated() if terminated.is_set() else KeyboardInterrupt()
@@ -136,15 +147,6 @@ def _run(words: list[str], terminated: Event) -> int:
     except Exception as error:  # noqa: BLE001 - any error becomes one line and an exit code
         cause = Terminated() if terminated.is_set() else error  # what fails while cleaning up is not what ended it
         return errors.print_problem(errors.to_problem(cause), as_json=as_json, error=error if session.debug else None)
-
-
-def _message_of(error: typer.TyperException) -> str:
-    return error.format_message().replace(": Value error, ", ": ")  # a prefix that pydantic adds
-
-
-def _help_hint(error: typer.TyperException) -> str | None:
-    path = getattr(getattr(error, "ctx", None), "command_path", None)
-    return f"see `{path} --help`" if path else None
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -171,7 +173,7 @@ def extract_global_options(arguments: Sequence[str]) -> tuple[list[str], Path | 
         elif word == "--config" or word.startswith("--config="):
             value = word.partition("=")[2] or next(words, "")
             if not value:
-                raise UsageError("--config requires a file", hint="arctic --config arctic.yaml table ls")
+                raise UsageError("--config requires a file", hint="Write it as: --config arctic.yaml.")
             config = Path(value)
         else:
             rest.append(word)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pyarctic.cli.session import note
 from pyarctic.errors import UsageError
 
 _COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\S+))\s+(?P<type>.+?)(?P<required>\s+required)?\s*', re.IGNORECASE)
@@ -18,9 +17,9 @@ def parse_pairs(words: Sequence[str], example: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError(f"{word!r} is not of the form key=value", hint=f"write it as {example}")
+            raise UsageError(f"{word!r} is not of the form key=value", hint=f"Write it as: {example}.")
         if key in pairs:
-            raise UsageError(f"{key!r} is given twice", hint="specify it once")
+            raise UsageError(f"{key!r} is given twice", hint="Give it once.")
         pairs[key] = value.strip()
     return pairs
 
@@ -29,7 +28,7 @@ def parse_column(text: str) -> tuple[str, str, bool]:
     """Parse `name type [required]` into the name, the type and whether the column is required."""
     match = _COLUMN.fullmatch(text)
     if match is None:
-        hint = 'write name and type: "id long required", "price decimal(10, 2)"'
+        hint = 'Write name and type: "id long required", "price decimal(10, 2)".'
         raise UsageError(f"{text!r} is not a column definition", hint=hint)
     name = match["quoted"] or match["name"]
     return name, match["type"], match["required"] is not None
@@ -40,9 +39,13 @@ def split_names(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def note_unknown_properties(properties: dict[str, str]) -> None:
-    """Note properties that look like PyArctic's but are unknown: a misspelt name would be ignored silently."""
+def refuse_unknown_properties(properties: dict[str, str], *, force: bool) -> None:
+    """Refuse properties that look like PyArctic's but are unknown, unless `force`: a misspelt name would be ignored."""
     from pyarctic.config.table_properties import unknown_properties
 
+    if force:
+        return
     for name, nearest in unknown_properties(properties).items():
-        note(f"table property {name} is not known" + (f"; did you mean {nearest}?" if nearest else ""))
+        question = f"Did you mean {nearest}? " if nearest else ""
+        hint = f"{question}It would have no effect. --force sets it nevertheless."
+        raise UsageError(f"table property {name} is not known", hint=hint, key=name)

@@ -11,7 +11,7 @@ from pyarctic.cli.session import Format, FormatOption, JsonOption, WideOption, n
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit
 
-group = new_command_group("List and check catalogs.\n\n\b\nExample:\n  arctic catalog ls")
+group = new_command_group("List and check catalogs.\n\n\b\nExamples:\n  arctic catalog ls\n  arctic catalog check demo")
 
 
 @group.command("ls")
@@ -19,8 +19,9 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
     """List the configured catalogs, without connecting to them.
 
     \b
-    Example:
+    Examples:
       arctic catalog ls
+      arctic catalog ls --wide
     """
     from pyarctic.config import catalog_origin, catalog_properties, mask_properties
     from pyarctic.iceberg.catalog import catalog_names
@@ -43,7 +44,7 @@ def ls(output_format: FormatOption = Format.TABLE, as_json: JsonOption = False, 
 
 @group.command("check")
 def check(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Check this catalog only (default: all).")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[CATALOG]", help="Check this catalog only (default: all).")] = None,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -53,8 +54,9 @@ def check(
     The exit code is 1 if a catalog does not respond.
 
     \b
-    Example:
+    Examples:
       arctic catalog check demo
+      arctic catalog check
     """
     from pyarctic.iceberg.catalog import catalog_names
 

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import typer
 
-from pyarctic.cli.errors import NEGATIVE_RESULT
+from pyarctic.cli.errors import NEGATIVE_RESULT, option_text
 from pyarctic.cli.view.columns import Column
 from pyarctic.errors import ArcticError
+from pyarctic.units import format_quantity
 
 State = Literal["ok", "note", "warn", "fault"]
 CATALOG_TIMEOUT_SECONDS = 20.0
@@ -67,20 +68,20 @@ def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Check:
     text = ".".join(str(part) for part in version)
     if version[:2] >= OLDEST_PYTHON:
         return Check(check="python", state="ok", detail=text)
-    return Check(check="python", state="fault", detail=text, hint="PyArctic needs Python 3.11 or newer")
+    return Check(check="python", state="fault", detail=text, hint="PyArctic needs Python 3.11 or newer.")
 
 
 def check_package(name: str) -> Check:
     version = _installed_version(name)
     if version is None:
-        return Check(check=name, state="fault", detail="not installed", hint=f"pip install {name}")
+        return Check(check=name, state="fault", detail="not installed", hint=f"Install it: `pip install {name}`.")
     return Check(check=name, state="ok", detail=version)
 
 
 def check_pyspark() -> Check:
     """Check for Spark. Few need it, so a missing one is only noted."""
     version = _installed_version("pyspark")
-    hint = "pip install 'pyarctic[spark]', to read, write and optimize with Spark"
+    hint = "Needed for Spark only: `pip install 'pyarctic[spark]'`."
     if version is None:
         return Check(check="pyspark", state="note", detail="not installed", hint=hint)
     if ".".join(version.split(".")[:2]) not in SPARK_SERIES:
@@ -97,7 +98,7 @@ def check_java() -> Check:
         java = find_java()
     except ArcticError as error:
         state: State = "note" if _installed_version("pyspark") is None else "warn"
-        return Check(check="java", state=state, detail=str(error), hint=error.hint)
+        return Check(check="java", state=state, detail=str(error), hint=error.hint_in(option_text))
     return Check(check="java", state="ok", detail=f"{java.major}, {java.executable} ({java.origin})")
 
 
@@ -111,7 +112,7 @@ def check_cache() -> Check:
             pass
     except OSError as error:
         detail = f"{folder} is not writable: {error.strerror or error}"
-        return Check(check="cache", state="fault", detail=detail, hint="set ARCTIC_CACHE to a writable folder")
+        return Check(check="cache", state="fault", detail=detail, hint="Set ARCTIC_CACHE to a writable folder.")
     return Check(check="cache", state="ok", detail=str(folder))
 
 
@@ -121,11 +122,11 @@ def check_config() -> Check:
     try:
         config = load()
     except ArcticError as error:
-        return Check(check="config", state="fault", detail=str(error), hint=error.hint)
+        return Check(check="config", state="fault", detail=str(error), hint=error.hint_in(option_text))
     if config.source is None:
         return Check(check="config", state="ok", detail="no arctic.yaml; using the catalogs of PyIceberg's configuration")
     count = len(config.catalogs)
-    return Check(check="config", state="ok", detail=f"{config.source}, {count} catalog{'' if count == 1 else 's'}")
+    return Check(check="config", state="ok", detail=f"{config.source}, {format_quantity(count, 'catalog')}")
 
 
 def check_catalogs() -> Iterator[Check]:
@@ -133,7 +134,7 @@ def check_catalogs() -> Iterator[Check]:
 
     names = catalog_names()
     if not names:
-        hint = "declare one under `catalogs:` in arctic.yaml"
+        hint = "`arctic init` creates one; others are declared in arctic.yaml."
         yield Check(check="catalogs", state="warn", detail="none configured", hint=hint)
     for name in names:
         yield check_catalog(name)
@@ -154,13 +155,13 @@ def check_catalog(name: str) -> Check:
                 count = len(catalog.list_namespaces())
         except ArcticError as error:
             detail = mask_text(str(error))
-            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint))
+            results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=error.hint_in(option_text)))
         except Exception as error:  # noqa: BLE001 - whatever the catalog raises is the result
             detail = mask_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
-            hint = "check its address and credentials: `arctic catalog ls --wide`"
+            hint = "Check its address and credentials: `arctic catalog ls --wide`."
             results.append(Check(check=f"catalog {name}", state="fault", detail=detail, hint=hint))
         else:
-            detail = f"responds; {count} database{'' if count == 1 else 's'}"
+            detail = f"responds; {format_quantity(count, 'database')}"
             results.append(Check(check=f"catalog {name}", state="ok", detail=detail))
 
     # A daemon thread, because a hanging connection has no timeout of its own and must not block the other checks.
@@ -171,7 +172,7 @@ def check_catalog(name: str) -> Check:
         return results[0]
     detail = f"no response within {CATALOG_TIMEOUT_SECONDS:.0f} s"
     return Check(
-        check=f"catalog {name}", state="fault", detail=detail, hint="check that its address is correct and reachable"
+        check=f"catalog {name}", state="fault", detail=detail, hint="Check that its address is correct and reachable."
     )
 
 

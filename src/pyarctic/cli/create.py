@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pyarctic.cli.arguments import note_unknown_properties, parse_column, parse_pairs, split_names
+from pyarctic.cli.arguments import parse_column, parse_pairs, refuse_unknown_properties, split_names
 from pyarctic.cli.session import (
     DryRunOption,
+    ForceOption,
     Format,
     FormatOption,
     JsonOption,
@@ -26,7 +27,7 @@ from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.output import Frame, emit, emit_details
 from pyarctic.cli.view.table_page import render_table_page
 from pyarctic.errors import Damaged, NotFound, UsageError
-from pyarctic.units import format_bytes, format_count
+from pyarctic.units import format_bytes, format_quantity
 
 DROP_COLUMNS = (
     Column("table", "Table", priority=0, identity=True),
@@ -76,6 +77,7 @@ def create(  # long: option declarations
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Show a table that exists, if its kind and key are the same.")
     ] = False,
+    force: ForceOption = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -83,8 +85,9 @@ def create(  # long: option declarations
     """Create a table. With --key it is keyed: it accepts upserts and deletes and reads as one row per key.
 
     \b
-    Example:
-      arctic table create demo.shop.orders --column "id long required" --column "amount decimal(10, 2)" --key id
+    Examples:
+      arctic table create demo.shop.orders --column "id long" --key id
+      arctic table create demo.shop.days --like x.parquet --partition-by city
 
     Types are boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, uuid, fixed[n],
     binary. The database is created if it does not exist.
@@ -94,8 +97,12 @@ def create(  # long: option declarations
     from pyarctic.tables.write import infer_schema
 
     if (like is None) == (not columns):
-        raise UsageError("a table needs columns, from --column or from --like", hint='--column "id long required"')
+        raise UsageError(
+            "a table needs columns, from --column or from --like",
+            hint='Write it as: --column "id long required". Use --column or --like, not both.',
+        )
     table_properties = parse_pairs(properties or (), "--property write.target-file-size-bytes=134217728")
+    refuse_unknown_properties(table_properties, force=force)
     schema: Any = schema_of([parse_column(text) for text in columns or ()]) if like is None else infer_schema(like)
     with warnings.catch_warnings(record=True) as advice, spinner(f"creating {name}"):
         warnings.simplefilter("always", TableAdvice)
@@ -122,7 +129,6 @@ def create(  # long: option declarations
     for warning in advice:
         if issubclass(warning.category, TableAdvice):
             note(str(warning.message))
-    note_unknown_properties(table_properties)
 
 
 def _exists(name: str) -> bool:
@@ -147,8 +153,9 @@ def drop(
     """Drop a table with all its stores. Its files are kept unless --purge is given.
 
     \b
-    Example:
+    Examples:
       arctic table drop demo.shop.orders --dry-run
+      arctic table drop demo.shop.orders --purge --yes
     """
     from pyarctic import drop_table
 
@@ -192,6 +199,6 @@ def _describe_contents(name: str) -> dict[str, Any]:
 def _confirmation_text(facts: dict[str, Any]) -> str:
     table = f"the {facts['kind']} table {facts['table']}" if facts["kind"] else f"the table {facts['table']}"
     files = "files"
-    if facts["files"] is not None:
-        files = f"{format_count(facts['files'])} files of {format_bytes(facts['bytes'])}"
+    if facts["files"]:
+        files = f"{format_quantity(facts['files'], 'file')} of {format_bytes(facts['bytes'])}"
     return f"{table} will be dropped, its {files} will be {'deleted' if facts['purge'] else 'kept'}"

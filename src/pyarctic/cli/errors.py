@@ -6,6 +6,7 @@ An error is printed to stderr in three parts: the message with the stable code i
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
@@ -49,18 +50,62 @@ def exit_code(code: str) -> int:
 def to_problem(error: BaseException) -> dict[str, Any]:
     """Convert any exception to the form of `ArcticError.to_dict()`."""
     if isinstance(error, ArcticError):
-        return error.to_dict()
+        return error.to_dict() | {"hint": error.hint_in(option_text)}
     if isinstance(error, Terminated):
         return _problem("terminated", "The command was terminated", "terminated by SIGTERM", None)
     if isinstance(error, KeyboardInterrupt):
         return _problem("interrupted", "The command was interrupted", "interrupted", None)
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:
+        return _system_problem(error)
     detail = " ".join(str(error).split())
     return _problem(
         "internal",
         "PyArctic encountered an unexpected error",
         f"{type(error).__name__}: {detail}" if detail else type(error).__name__,
-        "run again with --debug for the traceback",
+        "Run the command again with --debug, and report the traceback.",
     )
+
+
+_SYSTEM_ERRORS = {
+    errno.EACCES: "Check the permissions of the file and of its folder.",
+    errno.EPERM: "Check the permissions of the file and of its folder.",
+    errno.EROFS: "It is on a file system that can only be read. Choose another place.",
+    errno.ENOSPC: "The disk is full. Free some space and try again.",
+    errno.EDQUOT: "The quota of the disk is used up. Free some space and try again.",
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "A part of the path is a file. Correct the path.",
+    errno.EISDIR: "It is a folder. Name a file.",
+    errno.EMFILE: "Too many files are open. Raise the limit (`ulimit -n`).",
+    errno.EIO: "Check the disk.",
+}
+"""Errors of the operating system that are no defects of the program, with hints."""
+
+
+def _system_problem(error: OSError) -> dict[str, Any]:
+    reason = (error.strerror or str(error)).split("] ")[-1]
+    path = error.filename or ""
+    detail = f"{path}: {reason}" if path else reason
+    problem = _problem("unavailable", "A service could not be reached", detail, _SYSTEM_ERRORS[error.errno or 0])
+    return problem | {"facts": {"file": str(path)} if path else {}}
+
+
+_OPTIONS = {
+    "format": "--table-format",
+    "primary_key": "--key",
+    "properties": "--property",
+    "snapshot_id": "--snapshot",
+}
+"""Options that are not named like the argument."""
+
+
+def option_text(name: str, value: str | None) -> str:
+    """An argument of the library as an option: `store="base"` is `--store base`."""
+    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if value in (None, "True"):
+        return option
+    if name == "once":
+        return f"{option} my-job:42"
+    return f"{option} {str(value).strip(chr(39) + chr(34))}"
 
 
 def usage_problem(message: str, hint: str | None) -> dict[str, Any]:

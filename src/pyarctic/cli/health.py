@@ -31,14 +31,15 @@ def health(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Show the health of tables, the worst first: what costs points, and what optimizing would take. Nothing is changed.
+    """Show the health of tables, the worst first.
 
     \b
     Examples:
       arctic table health
       arctic table health 'demo.shop.*' --fail-below 60
 
-    100 points is a table that optimizing cannot improve now. The exit code is 0 if all tables could be evaluated and have at
+    Shows what costs points and what optimizing would take. 100 points is a table that optimizing cannot improve now. Nothing
+    is changed. The exit code is 0 if all tables could be evaluated and have at
     least the points of --fail-below, otherwise 1. A table that cannot be evaluated does not stop the others.
     """
     from pyarctic import health as evaluate

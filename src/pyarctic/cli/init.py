@@ -45,14 +45,15 @@ def init(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Create an arctic.yaml with a catalog in SQLite and a local warehouse.
+    """Create an arctic.yaml and a local catalog to begin with.
 
     \b
     Examples:
       arctic init
       arctic init lake --catalog dev
 
-    The folder is created if it does not exist. A file that exists is never overwritten.
+    The catalog is a SQLite file, next to a folder for tables. The folder is created if it does not exist. Files that
+    exist are never overwritten.
     """
     from pyarctic.config import check_catalog_name, use
     from pyarctic.iceberg.catalog import open_catalog

@@ -41,8 +41,9 @@ def rollback(
     """Undo the last `optimize`.
 
     \b
-    Example:
+    Examples:
       arctic table rollback demo.shop.orders --dry-run
+      arctic table rollback demo.shop.orders --yes
 
     The rows of the table do not change. If the table has been written to since, it refuses with exit code 4.
     """

@@ -68,8 +68,9 @@ def scan(
     """Read rows of a table.
 
     \b
-    Example:
-      arctic table scan demo.shop.orders --where "amount > 100 and city = 'Oslo'" --limit 10
+    Examples:
+      arctic table scan demo.shop.orders --where "city = 'Oslo'" --limit 10
+      arctic table scan demo.shop.orders --columns id,city --format csv
     """
     from pyarctic.tables import open_table
 
@@ -111,8 +112,9 @@ def changes(
     """Show the changes of a keyed table, oldest first.
 
     \b
-    Example:
-      arctic table changes demo.shop.orders --where "_change_action = 'DELETE'" --limit 10
+    Examples:
+      arctic table changes demo.shop.orders --limit 10
+      arctic table changes demo.shop.orders --where "_change_action = 'DELETE'"
 
     These are the rows inserted and deleted since the change store was last cleaned. `table snapshots --store change`
     lists the snapshots for --since and --until.
@@ -137,7 +139,7 @@ def parse_timestamp(text: str) -> datetime:
     try:
         timestamp = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        hint = "write it as 2026-01-31, 2026-01-31T09:30 or 2026-01-31T09:30:00+02:00"
+        hint = "Write it as: 2026-01-31, 2026-01-31T09:30 or 2026-01-31T09:30:00+02:00."
         raise UsageError(f"--as-of {text!r} is not a time", hint=hint) from error
     return timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
 

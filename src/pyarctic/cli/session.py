@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pyarctic.cli.errors import NEGATIVE_RESULT
+from pyarctic.cli.help import Commands, GroupHelp
 from pyarctic.cli.view.layout import terminal_width, wrap_words
 from pyarctic.errors import UsageError
 
@@ -56,6 +57,7 @@ TablesArgument = Annotated[
     typer.Argument(metavar="TABLE...", help="Names or patterns: demo.shop.orders, 'demo.*.orders*'", show_default=False),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Set properties even if their names are not known.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
@@ -72,7 +74,7 @@ StoreOption = Annotated[StoreName, typer.Option("--store", help="Keyed tables: t
 def resolve_format(output_format: Format, as_json: bool) -> Format:
     """Combine `--format` and `--json`; `--json` with another format is an error."""
     if as_json and output_format not in (Format.TABLE, Format.JSON):
-        raise UsageError(f"--json and --format {output_format} cannot be combined", hint="choose one format")
+        raise UsageError(f"--json and --format {output_format} cannot be combined", hint="Choose one of them.")
     return Format.JSON if as_json else output_format
 
 
@@ -89,13 +91,15 @@ def note(text: str, *, style: str | None = None) -> None:
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Continue only with `--yes` or if the user types yes at the prompt; without a terminal there is no prompt."""
+    """Continue only with `--yes` or if the user answers y or yes; without a terminal there is no prompt."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{what}; this needs confirmation", hint="add --yes to confirm, or --dry-run for a preview")
-    answer: str = typer.prompt(f"{what}. Type yes to continue", default="no", show_default=False, err=True)
-    if answer.strip().lower() != "yes":
+        raise UsageError(
+            f"{what}; this needs confirmation", hint="Add --yes to confirm, or --dry-run to see what would be done."
+        )
+    answer: str = typer.prompt(f"{what}. Continue? [y/N]", default="n", show_default=False, prompt_suffix=" ", err=True)
+    if answer.strip().lower() not in ("y", "yes"):
         note("not confirmed: nothing was changed")
         raise typer.Exit(NEGATIVE_RESULT)
 
@@ -126,7 +130,9 @@ def _show_help(context: typer.Context, value: bool) -> None:
 
 
 # Typer's own `--help` is not a plain flag: it loads pydantic even when it is not given.
-HelpOption = Annotated[bool, typer.Option("--help", is_eager=True, callback=_show_help, help="Show this message and exit.")]
+HelpOption = Annotated[
+    bool, typer.Option("--help", "-h", is_eager=True, callback=_show_help, help="Show this message and exit.")
+]
 
 
 def _list_commands(context: typer.Context, _help: HelpOption = False) -> None:
@@ -134,13 +140,15 @@ def _list_commands(context: typer.Context, _help: HelpOption = False) -> None:
         typer.echo(context.get_help())
 
 
-def new_command_group(text: str) -> typer.Typer:
+def new_command_group(text: str) -> Commands:
     """Create a command group with plain help (fast, no boxes), which lists its commands when none is given."""
-    return typer.Typer(
+    return Commands(
+        cls=GroupHelp,
         help=text,
         callback=_list_commands,
         invoke_without_command=True,
         rich_markup_mode=None,
         add_completion=False,
         add_help_option=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )

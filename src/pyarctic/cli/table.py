@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyarctic.tables import ContentKind
 
 group = new_command_group(
-    "Create, write, read, inspect and optimize tables.\n\n\b\nExample:\n  arctic table ls 'demo.*.orders*'"
+    "Create, write, read, inspect and optimize tables.\n\n\b\n"
+    "Examples:\n  arctic table ls 'demo.*.orders*'\n  arctic table health"
 )
 
 
@@ -121,8 +122,9 @@ def ls(
     """List tables by name.
 
     \b
-    Example:
+    Examples:
       arctic table ls 'demo.*.orders*'
+      arctic table ls
     """
     from pyarctic.iceberg.catalog import catalog_names
     from pyarctic.tables import list_tables
@@ -151,8 +153,9 @@ def show(
     """Show the schema, size and properties of a table.
 
     \b
-    Example:
+    Examples:
       arctic table show demo.shop.orders
+      arctic table show demo.shop.orders --json
     """
     from pyarctic.tables import open_table
 
@@ -182,8 +185,9 @@ def files(
     """List the files of a table.
 
     \b
-    Example:
+    Examples:
       arctic table files demo.shop.orders --content data
+      arctic table files demo.shop.orders --ref main --format csv
     """
     from pyarctic.tables import KeyedTable, open_table
 
@@ -218,8 +222,9 @@ def partitions(
     """List partitions with their files and deletes.
 
     \b
-    Example:
+    Examples:
       arctic table partitions demo.shop.orders
+      arctic table partitions demo.shop.orders --limit 0
     """
     from pyarctic.tables import open_table
 
@@ -247,8 +252,9 @@ def snapshots(
     """List the snapshots of a table, newest first.
 
     \b
-    Example:
+    Examples:
       arctic table snapshots demo.shop.orders
+      arctic table snapshots demo.shop.orders --store change --absolute
     """
     from pyarctic.tables import open_table
 
@@ -267,7 +273,7 @@ def require_at_most_one(**options: object) -> None:
     """Raise an error if more than one of these options is given."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="choose one point in time")
+        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="Choose one point in time.")
 
 
 def _to_frame(frame: _DataFrame, known: Sequence[Column], noun: str, remark: str | None = None) -> Frame:
@@ -300,11 +306,14 @@ def rewrite_manifests(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Merge small manifests and sort them by partition; of a keyed table those of both stores. Data files are not changed.
+    """Merge small manifests and sort them by partition.
 
     \b
-    Example:
+    Examples:
       arctic table rewrite-manifests demo.shop.orders --dry-run
+      arctic table rewrite-manifests demo.shop.orders
+
+    Of a keyed table those of both stores are merged. Data files are not changed.
     """
     from pyarctic.tables import open_table
 

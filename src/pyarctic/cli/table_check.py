@@ -50,16 +50,20 @@ def check(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """Check that a table is sound: files, metadata and rows.
+    """Check the files, metadata and rows of a table.
 
     \b
-    Example:
+    Examples:
       arctic table check demo.shop.orders
+      arctic table check demo.shop.orders --repair --dry-run
 
-    The exit code is 1 if there is damage that was not repaired. Warnings and notes do not count.
+    All rows are read, unless --no-rows is given. The exit code is 1 if there is damage that was not repaired. Warnings and
+    notes do not count.
     """
     if dry_run and not repair:
-        raise UsageError("--dry-run is for --repair", hint="a check alone changes nothing")
+        raise UsageError(
+            "--dry-run is for --repair", hint="Add --repair, or leave --dry-run out: a check alone changes nothing."
+        )
     resolved_format = resolve_format(output_format, as_json)
     table_check, report = _run(name, rows=rows, all_snapshots=all_snapshots)
     if repair and report.repairs and not dry_run:

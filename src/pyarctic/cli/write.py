@@ -99,8 +99,9 @@ def write(  # long: option declarations
     """Write the rows of files to a table in one commit.
 
     \b
-    Example:
+    Examples:
       arctic table write demo.shop.orders orders.csv --mode upsert
+      arctic table write demo.shop.orders - --input-format jsonl < orders.jsonl
 
     Columns are matched by name. Mode delete requires the key and partition columns only; mode cdc requires a column
     _change_action with INSERT, UPDATE_BEFORE, UPDATE_AFTER or DELETE.
@@ -134,7 +135,7 @@ def write(  # long: option declarations
 def _parse_once(text: str) -> tuple[str, int]:
     job, _, number = text.rpartition(":")
     if not job or not number.isdecimal():
-        raise UsageError(f"{text!r} is not a step of a job", hint="write it as JOB:NUMBER, for example my-job:42")
+        raise UsageError(f"{text!r} is not a step of a job", hint="Write it as: --once my-job:42.")
     return job, int(number)
 
 
@@ -142,7 +143,7 @@ def _open_inputs(paths: Sequence[str], input_format: InputFormat | None) -> list
     from pyarctic.tables.write import open_input_file
 
     if paths.count("-") > 1:
-        raise UsageError("standard input is given twice", hint="it can be read only once")
+        raise UsageError("standard input is given twice", hint="Give `-` once: it can be read only once.")
     format_name = input_format.value if input_format else None
     return [open_input_file(path, format_name, sys.stdin.buffer if path == "-" else None) for path in paths]
 

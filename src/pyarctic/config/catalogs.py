@@ -56,9 +56,9 @@ def find(path: Path | None = None) -> Path | None:
     """Find the configuration file: given by the caller, by `use`, by $ARCTIC_CONFIG, else in the default locations."""
     variable = os.environ.get("ARCTIC_CONFIG", "")
     explicit_files: tuple[tuple[Path | None, str], ...] = (
-        (path, "the file was given explicitly"),
-        (_state.explicit, "the file was given explicitly"),
-        (Path(variable) if variable else None, "the file is set by $ARCTIC_CONFIG"),
+        (path, "The file was given explicitly. Correct its path."),
+        (_state.explicit, "The file was given explicitly. Correct its path."),
+        (Path(variable) if variable else None, "The file is set by $ARCTIC_CONFIG. Correct it, or unset the variable."),
     )
     for candidate, reason in explicit_files:
         if candidate is None:

@@ -73,9 +73,10 @@ def read(path: Path) -> Mapping[str, Mapping[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text", hint="save the file as UTF-8", file=str(path)) from error
+        raise ConfigError(f"{path}: not UTF-8 text", hint="Save the file as UTF-8.", file=str(path)) from error
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
+        hint = f"Name a file, for example {path}/arctic.yaml." if path.is_dir() else "Check the permissions of the file."
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", hint=hint, file=str(path)) from error
     lines: dict[KeyPath, int] = {}
     try:
         variables = ChainMap({FOLDER_VARIABLE: str(path.absolute().parent)}, os.environ)
@@ -101,7 +102,7 @@ def _config_error(path: Path, problems: list[_Problem]) -> ConfigError:
         facts["key"] = problems[0].key
     if len(messages) > 1:
         facts["also"] = "; ".join(messages[1:])
-    return ConfigError(messages[0], **facts)
+    return ConfigError(messages[0], hint=f"Correct line {problems[0].line} of the file.", **facts)
 
 
 def _explain_problem(loc: KeyPath, kind: str, message: str, lines: Mapping[KeyPath, int]) -> _Problem:

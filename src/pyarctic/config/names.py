@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyarctic.errors import UsageError
 
-NAME_HINT = "write it as catalog.database.table, for example demo.shop.orders"
+NAME_HINT = "Write it as catalog.database.table, for example demo.shop.orders."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,5 +55,5 @@ def check_catalog_name(name: str) -> str:
     """Return the name, or raise a UsageError if it is not a valid catalog name."""
     fault = catalog_name_fault(name)
     if fault is not None:
-        raise UsageError(f"{name!r}: {fault}", name=name)
+        raise UsageError(f"{name!r}: {fault}", hint="Choose a name such as demo or my-catalog.", name=name)
     return name

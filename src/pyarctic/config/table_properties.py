@@ -345,6 +345,8 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
 )
 """All table properties, in the order of the documentation."""
 
+_NEAR_MISS = 0.85
+"""How similar a name must be to one of ours, if its beginning is another, to be taken for a misspelling."""
 _PREFIXES = ("self-optimizing.", "compact.major.", "optimize.")
 
 
@@ -360,5 +362,10 @@ def unknown_properties(properties: Mapping[str, str]) -> dict[str, str | None]:
     """Properties that look like PyArctic's but are unknown, with the closest known name of each. A misspelt name would be
     ignored silently."""
     known_names = [name for entry in TABLE_PROPERTIES for name in (entry.name, *entry.aliases)]
-    unknown_names = [name for name in properties if name.startswith(_PREFIXES) and name not in known_names]
-    return {name: next(iter(get_close_matches(name, known_names, n=1)), None) for name in unknown_names}
+    unknown: dict[str, str | None] = {}
+    for name in properties:
+        is_ours = name.startswith(_PREFIXES)
+        similar = get_close_matches(name, known_names, n=1, cutoff=0.6 if is_ours else _NEAR_MISS)
+        if name not in known_names and (is_ours or similar):
+            unknown[name] = next(iter(similar), None)
+    return unknown

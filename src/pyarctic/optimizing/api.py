@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyarctic.optimizing.execute.engines import Engine, LocalEngine
 from pyarctic.optimizing.options import KindChoice, Options
 from pyarctic.optimizing.plan.explain import Explanation, explain_empty_table, explain_plan
-from pyarctic.optimizing.process import OptimizingProcess, ProcessListener, SilentListener, plan_table
+from pyarctic.optimizing.process import OptimizingProcess, ProcessListener, SilentListener, note_about_condition, plan_table
 from pyarctic.optimizing.report import Report
 from pyarctic.tables import Table
 from pyarctic.termination import end_by_sigterm
@@ -18,7 +19,11 @@ __all__ = ["KindChoice", "Options", "explain_table", "optimize_table", "plan_tab
 def explain_table(table: Table, options: Options) -> Explanation:
     """Explain what `optimize_table` would do now, and why. Nothing is changed."""
     plan = plan_table(table, options, LocalEngine().parallelism)
-    return explain_plan(plan) if plan is not None else explain_empty_table(table.name, datetime.now(UTC))
+    if plan is None:
+        return explain_empty_table(table.name, datetime.now(UTC))
+    explanation = explain_plan(plan)
+    note = note_about_condition(plan, options.where)
+    return explanation if note is None else replace(explanation, notes=(*explanation.notes, note))
 
 
 def optimize_table(table: Table, engine: Engine, options: Options, listener: ProcessListener | None = None) -> Report:

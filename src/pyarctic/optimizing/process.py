@@ -13,7 +13,13 @@ import polars as pl
 
 from pyarctic.errors import about
 from pyarctic.iceberg import keep_small_files
-from pyarctic.iceberg.predicate import parse_condition, prune_partitions, with_optional_parents
+from pyarctic.iceberg.predicate import (
+    ALWAYS_TRUE,
+    parse_condition,
+    prune_partitions,
+    restrict_condition,
+    with_optional_parents,
+)
 from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
 from pyarctic.optimizing.commit.keyed import KeyedCommitter
 from pyarctic.optimizing.commit.leftovers import remove_leftovers
@@ -86,6 +92,20 @@ def _matching_partitions(evaluation: Evaluation, where: str) -> pl.DataFrame:
     return partitions.select("spec_id", "partition")
 
 
+def note_about_condition(plan: Plan, where: str | None) -> str | None:
+    """That a condition does not exclude any partition, because it has no partition column."""
+    if where is None:
+        return None
+    metadata = plan.observation.metadata
+    schema = metadata.schema()
+    sources = {field.source_id for spec in metadata.specs().values() for field in spec.fields}
+    if restrict_condition(schema, parse_condition(schema, where), sources) != ALWAYS_TRUE:
+        return None
+    names = [name for source in sorted(sources) if (name := schema.find_column_name(source))]
+    reason = f"it has no partition column ({', '.join(names)})" if names else "the table is not partitioned"
+    return f"the condition does not exclude any partition: {reason}"
+
+
 @dataclass(kw_only=True)
 class _TaskStatistics:
     """What the tasks of a process used, and which of them failed."""
@@ -124,6 +144,8 @@ class OptimizingProcess:
         if plan is None:
             return report
         self._listener.planned(plan)
+        if note := note_about_condition(plan, self._options.where):
+            self._listener.said(note)
         log = CommitLog()
         if not self._options.dry_run:
             log = self._execute(plan)

@@ -242,5 +242,5 @@ def _spark_failure(task: Task, attempt: int, error: BaseException) -> TaskFailur
         attempt=attempt,
         code="spark",
         detail=f"Spark could not run the task: {failure_reason(error)}",
-        hint="See Spark's log. Executors need PyArctic's dependencies in their Python: docs/spark.md.",
+        hint="See Spark's log. Executors need PyArctic's dependencies in their Python: docs/how-to/spark-clusters.md.",
     )

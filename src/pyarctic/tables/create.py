@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
@@ -69,7 +70,7 @@ class TableDefinition:
         if is_native and self.primary_key:
             raise UsageError(
                 f'a table with a primary key has the format "{MIXED_ICEBERG}", not "{ICEBERG}"',
-                hint="Leave the primary key out, or the format.",
+                hint="Leave [[primary_key]] out, or [[format]].",
             )
         versions = (1, 2, 3) if is_native else (2,)
         if self.format_version is not None and self.format_version not in versions:
@@ -169,7 +170,8 @@ def _check_key(schema: Schema, primary_key: Sequence[str]) -> None:
     fields = {field.name: field for field in schema.fields}
     for name in primary_key:
         if name not in fields:
-            raise UsageError(f"key column {name!r} is not in the schema", hint=f"Columns: {', '.join(fields)}.", column=name)
+            hint = f"{_similar(name, fields)}Columns: {', '.join(fields)}."
+            raise UsageError(f"key column {name!r} is not in the schema", hint=hint, column=name)
         if "," in name:
             raise UsageError(f"a key column cannot have a comma in its name: {name!r}", column=name)
         check_key_type(fields[name])
@@ -268,7 +270,7 @@ def _already_exists(name: TableName, store: tuple[str, ...]) -> Rejected:
             f"a table {'.'.join(store)} exists already, where the changes of {name} would go",
             hint="Drop it, or choose another name.",
         )
-    hint = "Drop it, choose another name, or create it only if it does not exist (if_not_exists)."
+    hint = "Drop it, choose another name, or create it only if it does not exist: [[if_not_exists=True]]."
     return Rejected(f"table {name} exists already", hint=hint, reason=EXISTS)
 
 
@@ -283,3 +285,8 @@ def schema_of(columns: Sequence[tuple[str, str, bool]]) -> Schema:
             for number, (name, type_, required) in enumerate(columns, 1)
         )
     )
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    similar = get_close_matches(name, list(known), n=1)
+    return f"Did you mean {similar[0]}? " if similar else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import CommitFailedException, ResolveError, ValidationError
@@ -39,10 +40,18 @@ class Evolution:
     """Columns that become optional."""
     describe: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def columns(self) -> list[str]:
+        """The existing columns that are changed."""
+        return [*self.drop, *self.rename, *self.widen, *self.optional, *self.describe]
+
     def check(self, keys: Sequence[str]) -> None:
         """Refuse empty changes, changes of key columns, and reserved names."""
         if not any((self.add, self.drop, self.rename, self.widen, self.optional, self.describe)):
-            raise UsageError("nothing is to be changed", hint="Give add, drop, rename, widen, optional or describe.")
+            raise UsageError(
+                "nothing is to be changed",
+                hint="Give [[add]], [[drop]], [[rename]], [[widen]], [[optional]] or [[describe]].",
+            )
         touched = [name for name in keys if name in {*self.drop, *self.rename, *self.optional, *self.widen}]
         if touched:
             raise UsageError(
@@ -84,7 +93,12 @@ def _update_schema(table: IcebergTable, evolution: Evolution) -> None:
             for name, text in evolution.describe.items():
                 update.update_column(name, doc=text)
     except (ValueError, TypeError, ValidationError, ResolveError) as cause:
-        raise UsageError(f"the schema cannot be changed so: {cause}") from cause
+        names = [field.name for field in table.schema().fields]
+        unknown = next((name for name in evolution.columns if name in str(cause) and name not in names), None)
+        similar = get_close_matches(unknown, names, n=1) if unknown else []
+        hint = (f"Did you mean {similar[0]}? " if similar else "") + f"Columns: {', '.join(names)}."
+        message = f"no such column: {unknown}" if unknown else f"the schema cannot be changed so: {cause}"
+        raise UsageError(message, hint=hint) from cause
 
 
 def parse_type(type_: IcebergType | str) -> IcebergType:

@@ -100,7 +100,7 @@ class KeyedTable(Table):
             self.keep_up()
             check_spec(self._loaded.metadata, self.change_store.view.metadata)
             if ref is not None:
-                raise UsageError("branches and tags belong to one store", hint='Use store="base".')
+                raise UsageError("branches and tags belong to one store", hint='Use [[store="base"]].')
             base, change = self.view, self.change_store.view
             if store == "change":
                 snapshot = resolve_change_snapshot(base, change, snapshot_id, as_of)
@@ -210,7 +210,9 @@ class KeyedTable(Table):
             self._catch_up()
             return BaseWrite(self, scope)
         if where is not None or replace != "table":
-            raise UsageError(f'mode "{mode}" replaces nothing', hint='where and replace are for mode="overwrite".')
+            raise UsageError(
+                f'mode "{mode}" replaces nothing', hint='[[where]] and [[replace]] are for [[mode="overwrite"]].'
+            )
         if mode == "insert" and self.properties.get(_UPSERT_ENABLED, "").lower() == "true":
             mode = "upsert"  # as other engines do it
         if mode not in ("insert", "upsert", "delete", "cdc"):

@@ -152,7 +152,7 @@ class Table:
         """Rows with all deletes applied: of the current state, a snapshot, a branch or tag, or as of a point in time."""
         with about(table=self.name):
             if store not in ("merged", "base"):
-                raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave store out.")
+                raise UsageError(f"a table without a primary key has no store {store!r}", hint="Leave [[store]] out.")
             snapshot, schema = resolve_snapshot(self._loaded.metadata, snapshot_id, ref, as_of)
             return plan_scan(
                 self.view, snapshot=snapshot, schema=schema, columns=columns, where=where, files=self._file_list(snapshot)
@@ -188,12 +188,16 @@ class Table:
 
     def changes(self, since: int | None = None, **selection: Any) -> RowScan:  # noqa: ARG002  # a keyed table's
         """Changes in order; only keyed tables have them."""
-        raise UsageError("a table without a primary key keeps no changes", hint="Its snapshots tell.", table=self.name)
+        raise UsageError(
+            "a table without a primary key keeps no changes",
+            hint="Its snapshots are its history: `arctic table snapshots`.",
+            table=self.name,
+        )
 
     def _refuse_other_store(self, store: str) -> None:
         if store != "base":
             raise UsageError(
-                f"a table without a primary key has no store {store!r}", hint="Leave store out.", table=self.name
+                f"a table without a primary key has no store {store!r}", hint="Leave [[store]] out.", table=self.name
             )
 
     def commit(self, change: Change | ManifestRewrite) -> Committed:
@@ -304,13 +308,15 @@ class Table:
         """Check a write as far as possible without its rows; its files can be written on other machines."""
         if mode in ("upsert", "delete", "cdc") or across_partitions:
             option = "across_partitions" if across_partitions else f"mode {mode!r}"
-            raise UsageError(f"{option} needs a primary key", hint="Without one, rows are inserted or overwritten.")
+            raise UsageError(f"{option} needs a primary key", hint='Use [[mode="insert"]] or [[mode="overwrite"]].')
         if mode not in ("insert", "overwrite"):
             raise UsageError(f"unknown mode: {mode!r}", hint="One of: insert, overwrite.")
         if self.store == "change":
             raise UsageError("this is the change store of a table", hint="Write to the table itself.")
         if mode == "insert" and (where is not None or replace != "table"):
-            raise UsageError('mode "insert" replaces nothing', hint='where and replace are for mode="overwrite".')
+            raise UsageError(
+                'mode "insert" replaces nothing', hint='[[where]] and [[replace]] are for [[mode="overwrite"]].'
+            )
         scope = parse_overwrite_scope(self._loaded.metadata, replace, where)
         return UnkeyedWrite(self, scope, appends=mode == "insert")
 

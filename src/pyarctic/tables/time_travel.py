@@ -81,7 +81,7 @@ def check_store(snapshot_id: int | None, metadata: TableMetadata, other: TableMe
     other_store = "change" if store == "base" else "base"
     raise UsageError(
         f"snapshot {snapshot_id} is one of the {other_store} store, not of the {store} store",
-        hint=f"Use store={other_store!r}, or leave the store out: merged rows can be read at snapshots of either store.",
+        hint=f"Use [[store={other_store!r}]], or leave [[store]] out: merged rows can be read at snapshots of either store.",
         snapshot_id=snapshot_id,
     )
 

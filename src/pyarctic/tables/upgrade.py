@@ -106,7 +106,7 @@ def _refuse_storage(metadata: TableMetadata) -> None:
     if MERGED_SEQUENCES_STORAGE.of(metadata.properties) == "statistics":
         raise Rejected(
             f"table property {MERGED_SEQUENCES_STORAGE.name} is statistics: the next merge would write them again",
-            hint=f"Unset it first: arctic table unset … {MERGED_SEQUENCES_STORAGE.name}",
+            hint=f"Unset it first: `arctic table unset … {MERGED_SEQUENCES_STORAGE.name}`.",
             key=MERGED_SEQUENCES_STORAGE.name,
         )
 

@@ -179,7 +179,7 @@ NAMES = [
     "missing manifest", "truncated manifest", "empty manifest", "missing manifest list", "truncated manifest list",
     *(item[0].__name__ for item in BROKEN[5:22]), "missing data", "truncated data", "empty data", "garbage data",
 ]  # fmt: skip
-EXIT_CODES = {"damaged": 1, "unsupported": 2}  # as docs/cli.md says
+EXIT_CODES = {"damaged": 1, "unsupported": 2}  # as docs/reference/cli.md says
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from pyarctic import errors as tree
 from pyarctic.cli import optimize
 from pyarctic.cli.app import app, extract_global_options, wants_json
+from pyarctic.cli.command_tree import GLOBAL_NAMES, find_command, options_of
 from pyarctic.cli.errors import EXIT_CODES
 from pyarctic.optimizing import KindChoice
 from tests.support.cli_library import NAME, Arctic, Library, Table
@@ -49,8 +51,28 @@ def test_help_and_version_load_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("path", "command"), commands())
-def test_help_opens_with_an_example(path: str, command: Any) -> None:
-    assert f":\n  arctic {path}".rstrip() in command.help.replace("\n\n", "\n")
+def test_help_has_two_examples_and_fits(arctic: Arctic, path: str, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = arctic(*path.split(), "--help").out
+    assert arctic(*path.split(), "-h").out == shown
+    examples = shown.partition("  Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(examples) >= 2
+    assert all(line.startswith(f"    arctic {path}".rstrip()) for line in examples)
+    assert max(map(len, shown.splitlines())) <= 80
+    for option in ("--config FILE", "--debug", "-q, --quiet", "-h, --help"):
+        assert f"\n  {option} " in shown.partition("\nGlobal options:")[2]
+    assert "..." not in shown.partition("\nCommands:\n")[2]
+
+
+@pytest.mark.parametrize(("path", "command"), commands())
+def test_examples_are_accepted(path: str, command: Any) -> None:
+    """Words and options of examples exist; table names and files are not looked up."""
+    root = typer.main.get_command(app)
+    for line in re.findall(r"^ *(arctic [^|<>\n]*)", command.help or "", re.MULTILINE):
+        arguments, _ = extract_global_options(shlex.split(line)[1:])
+        found = find_command(root, arguments)
+        known = {name for option in options_of(found.command) for name in option.opts} | {*GLOBAL_NAMES}
+        assert {word for word in found.words if word.startswith("--")} <= known
 
 
 @pytest.mark.parametrize("noun", ["table", "catalog"])
@@ -90,7 +112,7 @@ def test_the_unexpected_is_one_line(arctic: Arctic, library: Library) -> None:
     assert ran.code == 2
     assert ran.err.splitlines() == [
         "error[internal]: ValueError: cannot parse postgresql://anna:***@db/x",
-        "  hint: run again with --debug for the traceback",
+        "  hint: Run the command again with --debug, and report the traceback.",
     ]
     debugged = arctic("table", "ls", "--debug")
     assert "Traceback" in debugged.err

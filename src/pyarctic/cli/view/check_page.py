@@ -10,7 +10,7 @@ from pyarctic.cli.session import shows_progress
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.facts import facts_section
 from pyarctic.cli.view.output import Frame, Section
-from pyarctic.units import format_count
+from pyarctic.units import format_quantity
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,13 +27,13 @@ FINDING_COLUMNS = (
     Column("code", "Code", priority=3, identity=True),
 )
 PROBLEM_COLUMNS = (
-    Column("code", "Code", priority=0),
+    Column("code", "Code", priority=0, fit="keep"),
     Column("detail", "Detail", priority=0, fit="wrap"),
     Column("rows", "Rows", "count", priority=2, optional=True),
     Column("file_path", "File", priority=1, fit="middle", optional=True),
 )
 REPAIR_COLUMNS = (
-    Column("code", "Code", priority=0),
+    Column("code", "Code", priority=0, fit="keep"),
     Column("store", "Store", priority=2),
     Column("action", "Action", priority=0, fit="wrap"),
     Column("files", "Files", "count", priority=2),
@@ -67,7 +67,8 @@ def closing_notes(report: CheckReport, *, repairable: int, repair: bool, dry_run
     elif repair and not repairable:
         yield "nothing of this can be repaired without losing rows" if report.findings else "nothing to repair"
     elif repairable and not repair:
-        yield f"{repairable} of {len(report.findings)} findings can be repaired: --repair --dry-run shows how"
+        findings = format_quantity(len(report.findings), "finding")
+        yield f"{repairable} of {findings} can be repaired: --repair --dry-run shows how"
 
 
 def _header_facts(report: CheckReport) -> Iterator[tuple[str, str]]:
@@ -78,7 +79,7 @@ def _header_facts(report: CheckReport) -> Iterator[tuple[str, str]]:
     yield "Result", state + (f" ({', '.join(parts)})" if parts else "")
     snapshots = "all snapshots" if report.all_snapshots else "the current snapshot"
     rows = "with their rows" if report.rows_read else "without their rows"
-    yield "Checked", f"{format_count(report.files_checked)} files of {snapshots}, {rows}"
+    yield "Checked", f"{format_quantity(report.files_checked, 'file')} of {snapshots}, {rows}"
 
 
 def _outcome(repair: Repair) -> str:

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 WIDE_ONLY = 9
 """The priority of columns that are shown with `--wide` only."""
 Kind = Literal["text", "id", "count", "bytes", "time", "state", "number", "json"]
-Fit = Literal["cut", "middle", "wrap"]
+Fit = Literal["cut", "middle", "wrap", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Column:
     prefix: str = ""
     """A common prefix of all values (the folder of the table), which tables leave out."""
     fit: Fit = "cut"
-    """What happens to text that is too long for the terminal: cut at its end, cut in its middle (paths), or wrapped
-    (sentences). A mark shows where it was cut."""
+    """What happens to text that is too long for the terminal: cut at its end, cut in its middle (paths), wrapped
+    (sentences), or kept. A mark shows where it was cut."""
     optional: bool = False
     """Whether tables leave the column out if it is empty in all rows."""
 
@@ -47,7 +47,7 @@ class Column:
 
     @property
     def can_shrink(self) -> bool:
-        return self.fit == "wrap" or self.kind in ("text", "json")
+        return self.fit == "wrap" or (self.fit != "keep" and self.kind in ("text", "json"))
 
     def json_value(self, row: Row) -> Any:
         """The value for JSON."""

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 NOTE_COLUMNS = (Column("note", "Note", priority=0, fit="wrap"),)
 RULE_COLUMNS = (
-    Column("rule", "Rule", priority=0),
+    Column("rule", "Rule", priority=0, fit="keep"),
     Column("kind", "Leads to", priority=2),
     Column("measured", "Measured", "number", priority=0),
     Column("threshold", "Threshold", "number", priority=0),
-    Column("met", "Met", priority=0),
+    Column("met", "Met", priority=0, fit="keep"),
     Column("next", "Next", "time", priority=1),
     Column("doc", "Measures", priority=WIDE_ONLY),
 )
 PARTITION_COLUMNS = (
     Column("partition", "Partition", priority=0),
-    Column("kind", "Kind", priority=0),
+    Column("kind", "Kind", priority=0, fit="keep"),
     Column("because", "Reason", priority=1),
     Column("waits", "Waits", priority=1, optional=True),
     Column("health", "Health", "number", priority=2),

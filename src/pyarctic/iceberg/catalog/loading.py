@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog, load_catalog
@@ -41,9 +43,11 @@ def open_catalog(name: str) -> Catalog:
     apply_patches()
     properties = config.catalog_properties(name)
     if properties is None and name not in Config().get_known_catalogs():
+        similar = get_close_matches(name, catalog_names(), n=1)
+        question = f"Did you mean {similar[0]}? " if similar else ""
         raise NotFound(
             f"catalog {name!r} is not configured",
-            hint=f"Configured: {', '.join(catalog_names()) or 'none'}. Add it under `catalogs:` in arctic.yaml.",
+            hint=f"{question}Configured: {', '.join(catalog_names()) or 'none'}. Others are added in arctic.yaml.",
             catalog=name,
         )
     known = properties if properties is not None else Config().get_catalog_config(name) or {}
@@ -57,8 +61,29 @@ def open_catalog(name: str) -> Catalog:
 def load_table(name: TableName) -> Table:
     """Load a table with its current metadata."""
     catalog = open_catalog(name.catalog)
-    with translate_catalog_errors(name.catalog, str(name)):
-        return catalog.load_table((*name.namespace, name.table))
+    try:
+        with translate_catalog_errors(name.catalog, str(name)):
+            return catalog.load_table((*name.namespace, name.table))
+    except NotFound as error:
+        error.hint = _similar_names(catalog, name) or error.hint
+        raise
+
+
+def _similar_names(catalog: Catalog, name: TableName) -> str | None:
+    """A hint for a table that does not exist: a database or a table with a similar name."""
+    database = ".".join(name.namespace)
+    lists = f"`arctic table ls '{name.catalog}.*'` lists the existing tables."
+    try:
+        databases = [".".join(each) for each in catalog.list_namespaces(name.namespace[:-1])]
+        if database not in databases:
+            similar = get_close_matches(database, databases, n=1)
+            question = f" Did you mean {similar[0]}?" if similar else ""
+            return f"There is no database {database} in {name.catalog}.{question} {lists}"
+        tables = [identifier[-1] for identifier in catalog.list_tables(name.namespace)]
+    except Exception:  # noqa: BLE001  # the error is that the table does not exist, whatever happens here
+        return None
+    similar = get_close_matches(name.table, tables, n=1)
+    return f"Did you mean {name.catalog}.{database}.{similar[0]}? {lists}" if similar else None
 
 
 @contextmanager
@@ -93,15 +118,26 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
         if (problem := explain_sqlite_error(catalog, cause)) is not None:
             raise problem from cause
         raise Unavailable(
-            f"catalog {catalog!r} cannot be reached: {_first_line(cause)}",
+            f"catalog {catalog!r} cannot be reached: {_reason(cause)}",
             hint="Check its `uri`, credentials and that the service is up; `arctic catalog check` tries again.",
             catalog=catalog,
         ) from cause
     except (ValueError, KeyError, TypeError) as cause:
         if table:
             raise _bad_metadata(subject, cause) from cause
-        raise ConfigError(f"catalog {catalog!r} is not configured correctly: {cause}", catalog=catalog) from cause
+        raise ConfigError(
+            f"catalog {catalog!r} is not configured correctly: {_first_line(cause)}",
+            hint="Correct its properties in arctic.yaml; `arctic catalog ls --wide` shows them. Its type is one of: rest, "
+            "sql, hive, glue, dynamodb, bigquery, in-memory.",
+            catalog=catalog,
+        ) from cause
     except OSError as cause:
+        if "Not a directory" in str(cause):
+            raise ConfigError(
+                f"{subject}: its folder cannot be created, because a part of the path is a file: {_path_in(cause)}",
+                hint=f"Correct `warehouse` of the catalog {catalog} in arctic.yaml.",
+                catalog=catalog,
+            ) from cause
         if is_refused(cause):
             detail = f"{subject}: no permission for its files: {_first_line(cause)}"
             raise Unavailable(detail, hint=CREDENTIALS_HINT, catalog=catalog) from cause
@@ -145,6 +181,17 @@ def _bad_metadata(table: str, cause: Exception) -> ArcticError:
         hint="Register an older metadata file of the table, or repair this one.",
         table=table,
     )
+
+
+def _path_in(cause: Exception) -> str:
+    quoted = re.search(r"'([^']+)'", str(cause))
+    return quoted[1] if quoted else _first_line(cause)
+
+
+def _reason(cause: Exception) -> str:
+    """Why a connection failed; libraries wrap it in several layers of other errors."""
+    system_error = re.search(r"\[Errno -?\d+\] (?P<reason>[A-Z][\w ]+)", str(cause))
+    return system_error["reason"].lower() if system_error else _first_line(cause)
 
 
 def _first_line(cause: Exception) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pyarctic.iceberg.read.data_files import OpenFile
 from pyarctic.iceberg.read.projection import arrow_field, arrow_type, fields_by_id
 
 ALWAYS_TRUE = AlwaysTrue()
+_UNKNOWN_COLUMN = re.compile(r"Could not find (?:field|column) with name (?P<name>[^,]+)")
 
 
 def parse_condition(schema: Schema, where: str | BooleanExpression | None) -> BooleanExpression:
@@ -42,13 +44,25 @@ def parse_condition(schema: Schema, where: str | BooleanExpression | None) -> Bo
         bind_condition(schema, condition)
     except Exception as cause:  # PyIceberg's parser and binder raise half a dozen unrelated types
         reason = next(iter(str(cause).splitlines()), "")
+        if unknown := _UNKNOWN_COLUMN.search(reason):
+            raise _no_such_column(schema, unknown["name"]) from cause
         # The message of a syntax error contains the complete grammar, which is no help.
         detail = f" ({reason})" if 0 < len(reason) < 160 else ""
-        raise UsageError(f"condition is not understood: {where}{detail}", hint=_hint(schema, str(where))) from cause
+        raise UsageError(f"condition is not understood: {where}{detail}", hint=_hint(schema, str(where), reason)) from cause
     return condition
 
 
-def _hint(schema: Schema, where: str) -> str:
+def _no_such_column(schema: Schema, name: str) -> UsageError:
+    names = list(schema.column_names)
+    similar = get_close_matches(name, names, n=1)
+    hint = (f"Did you mean {similar[0]}? " if similar else "") + f"Columns: {', '.join(names)}."
+    return UsageError(f"no such column in the condition: {name}", hint=hint, column=name)
+
+
+def _hint(schema: Schema, where: str, reason: str) -> str:
+    if "Could not convert" in reason:
+        types = ", ".join(f"{field.name} is {field.field_type}" for field in schema.fields)
+        return f"Compare a column with values of its type: {types}."
     if '"' in where:
         return "Write strings in single quotes: city = 'Oslo'."
     if re.search(r"=\s*null\b", where, re.IGNORECASE):

@@ -143,8 +143,8 @@ def _unknown_order(tie: Damaged, path: str) -> Damaged:
     return Damaged(
         f"key {tie.facts['key']} has several rows in Base, and which of them is the latest is not known: another engine has "
         "rewritten its files",
-        hint="Read store='base' to see them. Delete the key with an Iceberg engine that sees Base, and write it once more "
-        "(upsert); or roll Base back to before the rewrite, optimize the table, and repeat it.",
+        hint="Read [[store='base']] to see them. Delete the key with an Iceberg engine that sees Base, and write it once "
+        "more (upsert); or roll Base back to before the rewrite, optimize the table, and repeat it.",
         key=tie.facts["key"],
         keys=tie.facts["keys"],
         file=path,

@@ -97,7 +97,8 @@ def _refuse_ties(parts: list[tuple[pl.DataFrame, Versions]]) -> None:
         key = tied.select(key_names).row(0)
         raise Damaged(
             f"key {key if len(key) > 1 else key[0]!r} was inserted twice in one transaction by different writers",
-            hint="Which row came last is not known. Write the key once more (upsert), or read store='change' to see both.",
+            hint="Which row came last is not known. Write the key once more (upsert), or read [[store='change']] to see "
+            "both.",
             key=str(key if len(key) > 1 else key[0]),
             keys=tied.height,
         )

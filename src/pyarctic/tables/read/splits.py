@@ -96,7 +96,7 @@ def _refuse_unreadable(schema: pa.Schema) -> None:
             others = [name for name in schema.names if name != field.name]
             raise Unsupported(
                 f"column {field.name!r} is {field.type}, which Spark does not support",
-                hint=f"Name the columns to read, without it: columns={others}.",
+                hint=f"Name the columns to read ([[columns]]), without it: {', '.join(others)}.",
                 column=field.name,
             )
 

@@ -15,6 +15,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from pyarctic.errors import UsageError
 from pyarctic.iceberg.read import arrow_schema, repeat_value
+from pyarctic.units import format_quantity
 
 
 def fit_to_schema(batch: pa.RecordBatch, schema: Schema, *, extra: Sequence[str] = ()) -> pa.RecordBatch:
@@ -67,7 +68,9 @@ def _unknown_fields(given: pa.DataType, wanted: IcebergType) -> Iterator[str]:
 def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     if field.required and column.null_count:
         raise UsageError(
-            f"column {field.name!r} is required and has {column.null_count} nulls", hint="Fill them.", column=field.name
+            f"column {field.name!r} is required and has {format_quantity(column.null_count, 'null')}",
+            hint="Give every row a value for it.",
+            column=field.name,
         )
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
@@ -131,6 +134,6 @@ def check_partition_columns(batch: pa.RecordBatch, metadata: TableMetadata) -> N
     if missing := [name for name in partition_columns(metadata) if name not in batch.schema.names]:
         raise UsageError(
             f"rows lack the partition column {missing[0]}",
-            hint="Give it. Only mode delete can look it up: across_partitions=True.",
+            hint="Give it. Only mode delete can look it up, with [[across_partitions=True]].",
             column=missing[0],
         )

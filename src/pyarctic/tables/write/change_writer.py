@@ -150,7 +150,7 @@ def _parse_actions(batch: pa.RecordBatch, mode: ChangeMode) -> pa.Array | None:
     name = CHANGE_ACTION.name
     if mode != "cdc":
         if name in batch.schema.names:
-            raise UsageError(f"rows have a column {name}", hint='Write them with mode="cdc", or drop the column.')
+            raise UsageError(f"rows have a column {name}", hint='Write them with [[mode="cdc"]], or drop the column.')
         return None
     if name not in batch.schema.names:
         raise UsageError(

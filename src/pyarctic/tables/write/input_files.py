@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import csv
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,16 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 
-from pyarctic.errors import NotFound, UsageError
+from pyarctic.errors import NotFound, Unavailable, UsageError
 from pyarctic.iceberg.read import arrow_schema
 from pyarctic.tables.write.row_sources import BATCH_ROWS
+from pyarctic.tables.write.text_errors import (
+    BadText,
+    check_separator,
+    explain_csv_error,
+    explain_json_error,
+    first_bad_value,
+)
 
 _BLOCK_BYTES = 8 << 20
 """Text is read in blocks of this size; a line of JSON must fit into one."""
@@ -33,10 +41,11 @@ _SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson":
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 _HINTS = {
     "parquet": "Nothing was written. Is it another kind of file?",
-    "csv": "Nothing was written. The first line names the columns; Arrow counts them from #0.",
+    "csv": "Nothing was written. The first line names the columns; commas separate values.",
     "jsonl": "Nothing was written. One JSON object per line, its fields named as the table's columns.",
 }
 _HAS_OFFSET = r"(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
+Parser = Callable[[pa.Array], pa.Array]
 _IS_DAY = r"^\d{4}-\d\d-\d\d$"
 
 
@@ -58,19 +67,40 @@ class InputFile:
                 return
             source = self.stream if self.stream is not None else pa.input_stream(self.name)
             try:
-                yield from _read_text(source, self.format, schema)
+                yield from _read_text(source, self, schema)
             finally:
                 if self.stream is None:
                     source.close()
+
+    def locate_csv_error(self, schema: Schema, cause: pa.ArrowInvalid, header: Sequence[str]) -> str:
+        """What is wrong in a CSV file. Arrow tells the line only if it reads without threads, so a file is read again."""
+        types = {field.name: str(field.field_type) for field in schema.fields}
+        if self.stream is None:
+            try:
+                with (
+                    pa.input_stream(self.name) as source,
+                    _open_csv(source, _text_types(schema)[0], use_threads=False) as reader,
+                ):
+                    for _ in reader:
+                        pass
+            except pa.ArrowInvalid as located:
+                cause = located
+        return explain_csv_error(str(cause).splitlines()[0], header, types)
 
 
 def open_input_file(name: str, input_format: str | None = None, stream: BinaryIO | None = None) -> InputFile:
     """A file by its name. Its format is `input_format`, or follows from the ending of the name."""
     path = Path(name)
     stem = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
+    if stream is None and path.is_dir():
+        raise UsageError(f"{name} is a folder", hint="Name files, for example with a pattern of your shell.", file=name)
     format_ = input_format or ("" if stream is not None else _SUFFIXES.get(stem.suffix.lower(), ""))
     if format_ not in _SUFFIXES.values():
-        raise UsageError(f"{name}: what kind of file is it?", hint="Say parquet, csv or jsonl (JSON lines).", file=name)
+        raise UsageError(
+            f"{name}: what kind of file is it?",
+            hint='Its name does not tell the format. Give [[input_format="csv"]]; or parquet, or jsonl (JSON lines).',
+            file=name,
+        )
     if format_ == "parquet" and stream is not None:
         raise UsageError(f"{name}: Parquet is not read from a stream", hint="Name a file, or give csv or jsonl.", file=name)
     if stream is None and not path.is_file():
@@ -97,41 +127,80 @@ def infer_schema(name: str) -> pa.Schema:
 def _translate_errors(file: InputFile) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as cause:
+        raise NotFound(f"{file.name}: no such file", hint="Name a file on this machine.", file=file.name) from cause
+    except PermissionError as cause:
+        raise Unavailable(
+            f"{file.name}: no permission to read it", hint="Check the permissions of the file.", file=file.name
+        ) from cause
     except (pa.ArrowException, OSError, ValueError) as cause:
         raise UsageError(
-            f"{file.name} cannot be read as {file.format}: {str(cause).splitlines()[0]}",
+            f"{file.name} cannot be read as {file.format}: {next(iter(str(cause).splitlines()), 'it is damaged')}",
             hint=_HINTS[file.format],
             file=file.name,
         ) from cause
 
 
-def _read_text(source: Any, text_format: str, schema: Schema) -> Iterator[pa.RecordBatch]:
+def _text_types(schema: Schema) -> tuple[dict[str, pa.DataType], dict[str, Parser]]:
+    """The types with which columns are read from text, and the parsers of those that are parsed afterwards."""
     wanted = arrow_schema(schema.fields)
     parsers = {field.name: parser for field in schema.fields if (parser := _parser(wanted.field(field.name).type, field))}
-    types = {field.name: pa.string() if field.name in parsers else field.type for field in wanted}
-    if text_format == "csv":
-        reader = pa.csv.open_csv(
+    return {field.name: pa.string() if field.name in parsers else field.type for field in wanted}, parsers
+
+
+def _open_csv(source: Any, types: dict[str, pa.DataType], *, use_threads: bool = True) -> Any:
+    return pa.csv.open_csv(
+        source,
+        read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=use_threads),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+def _read_text(source: Any, file: InputFile, schema: Schema) -> Iterator[pa.RecordBatch]:
+    types, parsers = _text_types(schema)
+    header: list[str] = _csv_header(file) if file.format == "csv" else []
+    rows_before = 0
+    try:
+        reader = _open_csv(source, types) if file.format == "csv" else _open_json(source, types)
+        if reader is None:
+            return
+        with reader:
+            if file.format == "csv":
+                header = reader.schema.names
+                check_separator(header, list(types), file.name)
+            for batch in _at_least_one(reader, reader.schema):
+                yield _parse_batch(batch, parsers, schema, rows_before + (2 if file.format == "csv" else 1))
+                rows_before += batch.num_rows
+    except pa.ArrowInvalid as cause:
+        first_line = str(cause).splitlines()[0]
+        reason = file.locate_csv_error(schema, cause, header) if file.format == "csv" else explain_json_error(first_line)
+        raise BadText(reason) from cause
+
+
+def _open_json(source: Any, types: dict[str, pa.DataType]) -> Any:
+    """A reader; None if there are no lines, so no rows."""
+    try:
+        return pa.json.open_json(
             source,
-            read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
+            read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=pa.json.ParseOptions(explicit_schema=pa.schema(types)),
         )
-    else:
-        try:
-            reader = pa.json.open_json(
-                source,
-                read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES),
-                parse_options=pa.json.ParseOptions(explicit_schema=pa.schema(types)),
-            )
-        except pa.ArrowInvalid as error:
-            if "Empty JSON" in str(error):  # no lines, so no rows
-                return
-            raise
-    with reader:
-        for batch in _at_least_one(reader, reader.schema):
-            yield _parse_batch(batch, parsers)
+    except pa.ArrowInvalid as error:
+        if "Empty JSON" in str(error):
+            return None
+        raise
+
+
+def _csv_header(file: InputFile) -> list[str]:
+    """The names of the columns, for errors in the first block; none if they cannot be told."""
+    if file.stream is not None:
+        return []
+    with pa.input_stream(file.name) as source:
+        first_line = source.read(1 << 16).decode("utf-8", "replace").partition("\n")[0]
+    return next(csv.reader([first_line]), [])
 
 
 def _at_least_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -144,16 +213,17 @@ def _at_least_one(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Itera
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
-Parser = Callable[[pa.Array], pa.Array]
-
-
-def _parse_batch(batch: pa.RecordBatch, parsers: dict[str, Parser]) -> pa.RecordBatch:
+def _parse_batch(batch: pa.RecordBatch, parsers: dict[str, Parser], schema: Schema, first_line: int) -> pa.RecordBatch:
     for index, name in enumerate(batch.schema.names):
         if name in parsers and pa.types.is_string(batch.schema.field(index).type):
             try:
                 column = parsers[name](batch.column(index))
             except (pa.ArrowException, ValueError) as cause:
-                raise ValueError(f"column {name!r}: {str(cause).splitlines()[0]}") from cause
+                bad = first_bad_value(batch.column(index), parsers[name])
+                if bad is None:
+                    raise BadText(f"column {name!r}: {str(cause).splitlines()[0]}") from cause
+                line, type_ = first_line + bad[0], schema.find_field(name).field_type
+                raise BadText(f"line {line}, column {name!r}: {bad[1]!r} is not of type {type_}") from cause
             batch = batch.set_column(index, batch.schema.field(index).with_type(column.type), column)
     return batch
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "arctic.once."
 _JOB, _STEP = "arctic.once.job", "arctic.once.step"
-_HINT = 'Write it as ("my-job", 42): a name of letters, digits, "-", "_" and ".", and a number from 0 on.'
+_HINT = 'Write it as [[once=("my-job", 42)]]: a name of letters, digits, "-", "_" and ".", and a number from 0 on.'
 
 
 def job_property(job: Any) -> str:
