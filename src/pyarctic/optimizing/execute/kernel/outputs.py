@@ -63,7 +63,7 @@ class Outputs:
             sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
             rolling=RollingPolicy(target_bytes=target_bytes, expected_rows=expected_rows),
             bloom_filters=self.bloom_filters,
-            # Encoding takes as much again. Files with smaller row groups are read at the same cost.
+            # Encoding them takes half as much again.
             memory_bytes=job.memory_bytes // (4 * MEMORY_SHARES),
         )
 
