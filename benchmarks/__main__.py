@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Collection
 from dataclasses import asdict
@@ -57,6 +58,7 @@ def main() -> int:
         "--optimizer", default=optimize_work.OPTIMIZER, help="the function that `optimize` measures, as module:function"
     )
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where the package is installed
     parts = {
         "files": file_list,
         "deletes": delete_matching,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from benchmarks.figures import Figure, console
-from benchmarks.keyed_tables import changes_in_one_commit, keyed, one_row_commits
+from benchmarks.keyed_tables import changes_in_one_commit, clean_files, keyed, one_row_commits
 from benchmarks.measuring import run_work
 
 
 def keyed_reads(scale: float) -> list[Figure]:
-    return [_point_read(scale), _change_log(scale), _small_commits(scale)]
+    return [_point_read(scale), _change_log(scale), _small_commits(scale), _clean_files()]
 
 
 def _point_read(scale: float) -> Figure:
@@ -52,4 +52,20 @@ def _small_commits(scale: float) -> Figure:
         target=10,
         unit="tasks",
         detail=f"{outcome['cpu_seconds']:.2f} s CPU for planning",
+    )
+
+
+def _clean_files() -> Figure:
+    """At any scale: the number of files is small."""
+    files = 600
+    with console.status(f"creating {files} base files"):
+        folder = clean_files(files)
+    outcome = run_work("plan_clean_files", folder)
+    assert outcome["result"] == files
+    return Figure(
+        name=f"planning a merged read of {files} files without changes, CPU",
+        measured=outcome["cpu_seconds"],
+        target=0.5,
+        unit="s",
+        detail="with reading the manifests",
     )

@@ -88,6 +88,19 @@ def one_row_commits(commits: int) -> Path:
     return prepare_table(f"one-row-commits-{commits}", make)
 
 
+def clean_files(files: int) -> Path:
+    """Table b.t with so many base files, each in a partition of its own, and no changes."""
+
+    def make(_: SqlCatalog, folder: Path) -> None:
+        pyarctic.catalog(CATALOG, **properties(folder))
+        table = pyarctic.create_table(TABLE, SCHEMA, primary_key=["id"], partition_by=["k"])
+        rows = rows_of(np.arange(files), 0)
+        numbers = pa.array(np.arange(files)).cast(SCHEMA.field("k").type)
+        table.write(rows.set_column(rows.schema.get_field_index("k"), "k", numbers), mode="overwrite")
+
+    return prepare_table(f"clean-files-{files}", make)
+
+
 def long_keys(rows: int) -> Path:
     """Table b.t with keys of 60 letters: this many base rows, and half as many changes, one delete for two inserts."""
 

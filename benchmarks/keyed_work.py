@@ -90,6 +90,14 @@ def plan_small_commits(folder: Path) -> Outcome:
     return measure(lambda: len(plan_splits(table.scan(), SplitSizes(readers=2)).splits))
 
 
+def plan_clean_files(folder: Path) -> Outcome:
+    """The number of files that a merged read leaves to Spark's own reader."""
+    from pyarctic.tables.read import SplitSizes, plan_splits
+
+    table = _table(folder)
+    return measure(lambda: len(plan_splits(table.scan(), SplitSizes(readers=2)).plain_files))
+
+
 def minor_within_budget(folder: Path) -> Outcome:
     """The number of positions written by the only task of a minor within 256 MB, its additional memory, and whether it left
     spill files behind. Nothing is committed."""
@@ -230,6 +238,7 @@ WORK = {
         point_read,
         change_log,
         plan_small_commits,
+        plan_clean_files,
         minor_within_budget,
         write_inserts,
         write_upserts,

@@ -23,6 +23,7 @@ from benchmarks.optimize_work import OPTIMIZER, run_ours
 from benchmarks.pipeline import ROWS_PER_FILE, Site, checksum, make_merged, merge_into, open_site, rows_after, table_name
 from benchmarks.unoptimized_tables import CATALOG, TableSetup, make_table
 from pyarctic.optimizing.commit import roll_back
+from pyarctic.tables import WriteMode
 
 _JAVA_PACK_SECONDS = 46.0
 """What Iceberg Java took for packing 256 files on the day when the Java system took"""

@@ -79,9 +79,8 @@ def _make_table(number: int) -> str:
 def _run_command(folder: Path, table: str) -> float:
     before = os.times()
     subprocess.run(
-        [sys.executable, "-m", "pyarctic.cli", "--quiet", "table", "optimize", table],
+        [sys.executable, "-m", "pyarctic.cli", "--config", folder / "arctic.yaml", "--quiet", "table", "optimize", table],
         check=True,
-        cwd=folder,
         stdout=subprocess.DEVNULL,
     )
     after = os.times()

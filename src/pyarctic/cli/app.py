@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from pyarctic._pandas import hide_pandas
+from pyarctic._program import prepare_program
 from pyarctic._version import __version__
 from pyarctic.cli import (
     alter,
@@ -105,7 +105,7 @@ def version(as_json: JsonOption = False, _help: HelpOption = False) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
     if argv is None:  # this process is the program `arctic`
-        hide_pandas()
+        prepare_program()
     words = list(sys.argv[1:] if argv is None else argv)
     session.debug = session.quiet = False
     if completion.is_completion(words):

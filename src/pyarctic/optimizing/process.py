@@ -150,7 +150,7 @@ class OptimizingProcess:
         if not self._options.dry_run:
             log = self._execute(plan)
             report = replace(report, leftovers_removed=self._remove_leftovers(plan))
-        after = evaluate_table(self._table.refresh()) if log.commits else None
+        after = evaluate_table(self._table) if log.commits else None  # it was loaded after the last commit
         report = report.with_plan(plan).with_commits(log).with_table(plan.evaluation, after or plan.evaluation)
         return self._with_statistics(report)
 

@@ -80,6 +80,8 @@ class DeleteMatches:
         return self._deletes(data, applying=True)
 
     def _deletes(self, data: pl.DataFrame, *, applying: bool) -> pl.DataFrame:
+        if not self.vectors.height and not any(deletes.height for deletes in self.by_kind.values()):
+            return self.vectors.drop("position_scope")
         parts = []
         for kind, deletes in self.by_kind.items():
             is_covered = _ranges_cover(data[f"{kind}_from"], data[f"{kind}_to"], deletes.height)
@@ -111,6 +113,8 @@ class DeleteMatches:
 
 def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> DeleteMatches:
     """Match the data files of a file list with the deletes that apply to them."""
+    if files.select(IS_DATA.all()).item():
+        return _match_nothing(files)
     files = _with_position_scope(files)
     data = files.filter(IS_DATA)
     deletes = files.filter(~IS_DATA)
@@ -142,6 +146,14 @@ def match_deletes(files: pl.DataFrame, unpartitioned_specs: Collection[int]) -> 
         by_kind[kind] = ordered
         ranges |= {f"{kind}_from": pl.Series(start), f"{kind}_to": pl.Series(end)}
     return DeleteMatches(data=data.with_columns(vector=vector_rows, **ranges), vectors=vectors, by_kind=by_kind)
+
+
+def _match_nothing(data: pl.DataFrame) -> DeleteMatches:
+    """The answer for data files without any deletes, as most tables have them."""
+    ranges = {f"{kind}_{end}": pl.lit(0, pl.Int64) for kind in DELETE_SCOPES for end in ("from", "to")}
+    matched = data.with_columns(position_scope=pl.col("partition"), vector=pl.lit(None, pl.UInt32), **ranges)
+    deletes = matched.select(*data.columns, "position_scope").clear()
+    return DeleteMatches(data=matched, vectors=deletes, by_kind=dict.fromkeys(DELETE_SCOPES, deletes))
 
 
 def _with_position_scope(files: pl.DataFrame) -> pl.DataFrame:

@@ -23,7 +23,7 @@ _THREADS = 16
 
 def remove_leftovers(table: Table, min_age: timedelta) -> int:
     """Remove the files of dead processes that no snapshot refers to, and return their number."""
-    view = table.load_newest()
+    view = table.view
     seconds = min_age.total_seconds()
     dead = [process for process in recorded_processes(view.io, view.metadata) if process.is_dead(time.time(), seconds)]
     claimed = [process for each in dead if (process := each.claim(view.io)) is not None]

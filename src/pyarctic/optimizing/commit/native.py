@@ -190,11 +190,13 @@ class NativeCommitter(Committer):
     def _dangling_deletes(self, finished: Sequence[FinishedTask]) -> pl.DataFrame:
         """Deletes of the planned snapshot that apply to nothing once these tasks are in the table."""
         matches = self._plan.observation.matches
+        deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_SCHEMA.names())
+        if deletes.is_empty():
+            return deletes
         in_table = [*self.log.committed, *finished]
         merged = {path for each in in_table if each.task.action == "merge" for path in each.task.data["file_path"]}
         probed = {path for each in in_table if each.task.action == "convert" for path in each.task.data["file_path"]}
         with_vectors = {file.referenced_data_file for each in in_table for file in each.result.add if file.is_vector}
-        deletes = pl.concat([*matches.by_kind.values(), matches.vectors]).select(FILE_SCHEMA.names())
         deletes = deletes.join(self.log.removed_deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
         kept = matches.data.select(FILE_SCHEMA.names()).filter(~pl.col("file_path").is_in(list(merged)))
         dangling = [self._unmatched_deletes(deletes, kept)]

@@ -20,10 +20,10 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from pyarctic._pandas import hide_pandas
+from pyarctic._program import prepare_program
 
 if __name__ == "__main__":
-    hide_pandas()
+    prepare_program()
 
 import pyarrow as pa
 

@@ -63,7 +63,8 @@ class Outputs:
             sort_order_id=job.metadata.default_sort_order_id if task.sort and not task.z_order else None,
             rolling=RollingPolicy(target_bytes=target_bytes, expected_rows=expected_rows),
             bloom_filters=self.bloom_filters,
-            memory_bytes=job.memory_bytes // (2 * MEMORY_SHARES),
+            # Encoding them takes half as much again.
+            memory_bytes=job.memory_bytes // (4 * MEMORY_SHARES),
         )
 
     def write_parts(
