@@ -147,7 +147,7 @@ def test_optimize_and_roll_back(arctic: Arctic, lake: SqlCatalog) -> None:
     unasked = arctic("table", "rollback", NAME)
     assert (unasked.code, unasked.out) == (2, "")
     assert f"from snapshot {optimized} to {start}" in unasked.err
-    assert "hint: add --yes" in unasked.err
+    assert "hint: Add --yes" in unasked.err
     assert arctic("table", "show", NAME, "--json").json["current_snapshot_id"] == optimized
 
     done = arctic("table", "rollback", NAME, "--to", start, "--yes", "--json")
