@@ -209,8 +209,8 @@ def test_partitions_with_writers_are_held_back(arctic: Arctic, lake: SqlCatalog)
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["explain", NAME, "--kind", "foo"], 2, "'foo' is not one of 'auto', 'minor', 'major', 'full'"),
-        (["optimize", NAME, "--engine", "foo"], 2, "'foo' is not one of 'local', 'spark'"),
+        (["explain", NAME, "--kind", "foo"], 2, "One of: auto, minor, major, full."),
+        (["optimize", NAME, "--engine", "foo"], 2, "One of: local, spark."),
         (["optimize", NAME, "--workers", "0"], 2, "--workers"),
         (["optimize", NAME, "--where", "city >"], 2, "city >"),
         (["explain", NAME, "--where", "nope = 3"], 2, "nope"),
