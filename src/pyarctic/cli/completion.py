@@ -136,16 +136,16 @@ def complete(root: Any, words: list[str]) -> Iterator[Candidate]:
     found = find_command(root, before)
     options = {name: option for option in options_of(found.command) for name in option.opts}
     option_name, equals, value = current.partition("=")
-    if before and before[-1] == "--config":
+    last = before[-1] if before else ""
+    if last == "--config":
         yield FILES, ""
-    elif before and before[-1] in options and not options[before[-1]].is_flag:
-        yield from _starting_with(current, _values_of(options[before[-1]], current))
+    elif last in options and not options[last].is_flag:
+        yield from _starting_with(current, _values_of(options[last], current))
     elif equals and option_name in options:
         values = _starting_with(value, _values_of(options[option_name], value))
         yield from ((f"{option_name}={text}", help_) for text, help_ in values)
     elif current.startswith("-"):
-        names = ((name, option.help or "") for name, option in options.items())
-        yield from _starting_with(current, (*names, *_global_options()))
+        yield from _starting_with(current, (*_options(options), *_global_options()))
     elif subcommands(found.command):
         commands = subcommands(found.command).items()
         yield from _starting_with(current, ((name, _first_sentence(command.help)) for name, command in commands))
@@ -169,6 +169,10 @@ def _use_config(words: list[str]) -> list[str]:
             use(Path(words[index + 1]))
             return words[:index] + words[index + 2 :]
     return ["" if word == "=" else word for word in words]
+
+
+def _options(options: dict[str, Any]) -> Iterator[Candidate]:
+    return ((name, option.help or "") for name, option in options.items())
 
 
 def _global_options() -> Iterator[Candidate]:

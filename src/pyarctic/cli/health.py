@@ -15,7 +15,7 @@ from pyarctic.errors import NotFound
 from pyarctic.units import format_quantity
 
 
-def health(
+def health(  # long: option declarations
     patterns: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TABLE...]", help="Names or patterns: 'demo.*.orders*' (default: all tables)."),

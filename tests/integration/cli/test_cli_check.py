@@ -77,7 +77,8 @@ def test_damage_has_an_exit_code(orders: Arctic, tmp_path: Path) -> None:
 def test_repairs_are_shown_and_need_confirmation(orders: Arctic) -> None:
     add_again()
     ran = orders(*CHECK)
-    assert (ran.code, ran.err) == (1, "1 of 1 findings can be repaired: --repair --dry-run shows how\n")
+    assert (ran.code, ran.err) == (1, "1 of 1 finding can be repaired: --repair --dry-run shows how
+")
     ran = orders(*CHECK, "--repair", "--dry-run")
     assert (ran.code, ran.err) == (1, "dry run: nothing was changed\n")
     assert "would be done" in ran.out

@@ -60,7 +60,7 @@ def test_nothing_is_overwritten(arctic: Arctic, tmp_path: Path) -> None:
 def test_what_fails_can_be_repeated(arctic: Arctic, tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text("not SQLite, but long enough to be taken for a file of it" * 40, encoding="utf-8")
     ran = arctic("init")
-    assert ran.code == 2
+    assert ran.code == 3
     assert "file is not a database" in ran.err
     assert not (tmp_path / "arctic.yaml").exists()
 

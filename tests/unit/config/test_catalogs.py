@@ -53,7 +53,7 @@ def test_a_named_file_must_exist(alone: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ARCTIC_CONFIG", "gone.yaml")
     with pytest.raises(ConfigError) as caught:
         config.load()
-    assert caught.value.hint == "the file is set by $ARCTIC_CONFIG"
+    assert caught.value.hint == "The file is set by $ARCTIC_CONFIG. Correct it, or unset the variable."
 
 
 def test_an_edit_counts_at_once(write_config: WriteConfig) -> None:

@@ -123,25 +123,31 @@ def translate_catalog_errors(catalog: str, table: str | None = None) -> Iterator
             catalog=catalog,
         ) from cause
     except (ValueError, KeyError, TypeError) as cause:
-        if table:
-            raise _bad_metadata(subject, cause) from cause
-        raise ConfigError(
-            f"catalog {catalog!r} is not configured correctly: {_first_line(cause)}",
-            hint="Correct its properties in arctic.yaml; `arctic catalog ls --wide` shows them. Its type is one of: rest, "
-            "sql, hive, glue, dynamodb, bigquery, in-memory.",
-            catalog=catalog,
-        ) from cause
+        raise (_bad_metadata(subject, cause) if table else _bad_properties(catalog, cause)) from cause
     except OSError as cause:
-        if "Not a directory" in str(cause):
-            raise ConfigError(
-                f"{subject}: its folder cannot be created, because a part of the path is a file: {_path_in(cause)}",
-                hint=f"Correct `warehouse` of the catalog {catalog} in arctic.yaml.",
-                catalog=catalog,
-            ) from cause
-        if is_refused(cause):
-            detail = f"{subject}: no permission for its files: {_first_line(cause)}"
-            raise Unavailable(detail, hint=CREDENTIALS_HINT, catalog=catalog) from cause
-        raise Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog) from cause
+        raise _storage_error(catalog, subject, cause) from cause
+
+
+def _bad_properties(catalog: str, cause: Exception) -> ArcticError:
+    return ConfigError(
+        f"catalog {catalog!r} is not configured correctly: {_first_line(cause)}",
+        hint="Correct its properties in arctic.yaml; `arctic catalog ls --wide` shows them. Its type is one of: rest, sql, "
+        "hive, glue, dynamodb, bigquery, in-memory.",
+        catalog=catalog,
+    )
+
+
+def _storage_error(catalog: str, subject: str, cause: OSError) -> ArcticError:
+    if "Not a directory" in str(cause):
+        return ConfigError(
+            f"{subject}: its folder cannot be created, because a part of the path is a file: {_path_in(cause)}",
+            hint=f"Correct `warehouse` of the catalog {catalog} in arctic.yaml.",
+            catalog=catalog,
+        )
+    if is_refused(cause):
+        detail = f"{subject}: no permission for its files: {_first_line(cause)}"
+        return Unavailable(detail, hint=CREDENTIALS_HINT, catalog=catalog)
+    return Unavailable(f"{subject}: {cause}", hint="Check the storage and try again.", catalog=catalog)
 
 
 def _missing_package(catalog: str, cause: NotInstalledError) -> MissingExtra:

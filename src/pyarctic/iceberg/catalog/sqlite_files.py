@@ -47,6 +47,4 @@ def explain_sqlite_error(catalog: str, cause: Exception) -> ArcticError | None:
         return None
     text = _DRIVER.sub("", str(cause).splitlines()[0])
     hint = next((hint for part, hint in _CAUSES.items() if part in text), "Check the file that `uri` names.")
-    if "not a database" in text:
-        return ConfigError(f"catalog {catalog!r}: SQLite says: {text}", hint=hint, catalog=catalog)
     return Unavailable(f"catalog {catalog!r}: SQLite says: {text}", hint=hint, catalog=catalog)

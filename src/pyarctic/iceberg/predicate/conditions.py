@@ -56,13 +56,13 @@ def _no_such_column(schema: Schema, name: str) -> UsageError:
     names = list(schema.column_names)
     similar = get_close_matches(name, names, n=1)
     hint = (f"Did you mean {similar[0]}? " if similar else "") + f"Columns: {', '.join(names)}."
-    return UsageError(f"no such column in the condition: {name}", hint=hint, column=name)
+    return UsageError(f"condition is not understood: there is no column {name}", hint=hint, column=name)
 
 
 def _hint(schema: Schema, where: str, reason: str) -> str:
     if "Could not convert" in reason:
         types = ", ".join(f"{field.name} is {field.field_type}" for field in schema.fields)
-        return f"Compare a column with values of its type: {types}."
+        return f"Write it like: id >= 10, with values of the type of the column: {types}."
     if '"' in where:
         return "Write strings in single quotes: city = 'Oslo'."
     if re.search(r"=\s*null\b", where, re.IGNORECASE):

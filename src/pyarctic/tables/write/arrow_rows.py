@@ -69,7 +69,7 @@ def _cast(column: pa.Array, wanted: pa.Field, field: NestedField) -> pa.Array:
     if field.required and column.null_count:
         raise UsageError(
             f"column {field.name!r} is required and has {format_quantity(column.null_count, 'null')}",
-            hint="Give every row a value for it.",
+            hint="Fill it: every row needs a value.",
             column=field.name,
         )
     if isinstance(column, pa.ExtensionArray):
