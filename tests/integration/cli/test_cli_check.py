@@ -17,7 +17,7 @@ from tests.support.keyed_tables import add_file
 
 NAME = "demo.shop.orders"
 CHECK = ("table", "check", NAME)
-DOCS = Path(__file__).parents[3] / "docs" / "checking-tables.md"
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "checking-tables.md"
 
 
 @pytest.fixture
@@ -77,8 +77,7 @@ def test_damage_has_an_exit_code(orders: Arctic, tmp_path: Path) -> None:
 def test_repairs_are_shown_and_need_confirmation(orders: Arctic) -> None:
     add_again()
     ran = orders(*CHECK)
-    assert (ran.code, ran.err) == (1, "1 of 1 finding can be repaired: --repair --dry-run shows how
-")
+    assert (ran.code, ran.err) == (1, "1 of 1 finding can be repaired: --repair --dry-run shows how\n")
     ran = orders(*CHECK, "--repair", "--dry-run")
     assert (ran.code, ran.err) == (1, "dry run: nothing was changed\n")
     assert "would be done" in ran.out

@@ -13,13 +13,7 @@ from pyarctic.config.table_properties import TABLE_PROPERTIES, TableProperty, un
 from pyarctic.errors import UsageError
 from pyarctic.optimizing.evaluate.rules import RULES
 
-PAGE = Path(__file__).parents[3] / "docs" / "optimizing.md"
-
-
-@pytest.mark.parametrize("entry", TABLE_PROPERTIES, ids=lambda entry: entry.name)
-def test_every_property_is_documented(entry: TableProperty[object]) -> None:
-    aliases = ", ".join(f"`{alias}`" for alias in entry.aliases)
-    assert f"| `{entry.name}` | {aliases} | {entry.default_text} | {entry.doc} |" in PAGE.read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "optimizing.md"
 
 
 def test_every_rule_is_documented() -> None:
