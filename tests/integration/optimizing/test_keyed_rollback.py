@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
@@ -11,7 +14,7 @@ from pyarctic.iceberg.commit import Change
 from pyarctic.optimizing.commit import roll_back
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.support import changes
-from tests.support.keyed_tables import CITIES, cities, commit, expire, made, opened, read, rows, unmerged
+from tests.support.keyed_tables import CITIES, base_files, cities, commit, expire, made, opened, read, rows, unmerged
 from tests.support.optimizing import optimize
 
 REMOVED = "changes that the process merged were removed"
@@ -148,3 +151,78 @@ def test_a_run_is_not_taken_back_after_rows_of_changes_were_deleted(lake: Catalo
     with pytest.raises(Rejected, match="another engine has deleted rows of the change store"):
         roll_back(opened())
     assert read() == {1: "b"}
+
+
+# Transactions that outlast the timeout
+
+
+def late_transaction(data: pa.Table, mode: str = "insert") -> tuple[KeyedTable, int]:
+    """A transaction that a process has not waited for, and data that is later than it."""
+    table = made(transaction_timeout="1ms")
+    table.write(rows(_1="a", _9="z"))
+    optimize(opened(), "full")
+    transaction = table._begin()
+    table.write(data, mode)  # type: ignore[arg-type]
+    time.sleep(0.01)
+    optimize(opened(), "full")
+    return table, transaction
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_late_transaction_does_not_come_to_count(lake: Catalog, is_merged: bool) -> None:
+    """Base does not know any more that the key was deleted after it."""
+    _, transaction = late_transaction(pa.table({"id": [1]}), "delete")
+    before = opened().snapshots()["snapshot_id"][-2]
+    commit(opened(), transaction, rows(_1="late"))
+    if is_merged:
+        optimize(opened(), "full")
+    assert read() == {1: "late", 9: "z"}
+    with pytest.raises(Rejected, match=f"transaction {transaction} was committed after the process"):
+        roll_back(opened(), before)
+    assert read() == {1: "late", 9: "z"}
+
+
+def test_rows_of_one_file_have_one_transaction(lake: Catalog) -> None:
+    """A process has merged nothing. The row that it put together with a later one is not deleted by what came between."""
+    table = made(transaction_timeout="1ms", fragment_ratio="1000000", target_size="1MB")
+    table.write(rows(_1="a"))
+    optimize(opened(), "minor")
+    transaction = table._begin()
+    table.write(rows(_2="b"))
+    time.sleep(0.01)
+    optimize(opened(), "minor")
+    assert sorted(base_files()["transaction_id"]) == [1, transaction + 1]
+    optimize(opened(), "full")
+    assert base_files()["transaction_id"].to_list() == [transaction + 1]
+    commit(opened(), transaction, rows(_1="-"), "ED")
+    assert read() == {1: "a", 2: "b"}
+    with pytest.raises(Rejected, match=f"transaction {transaction} was committed after the process"):
+        roll_back(opened())
+
+
+def test_a_late_transaction_of_another_partition_does_not_matter(lake: Catalog) -> None:
+    table = made(CITIES, ("city",), transaction_timeout="1ms")
+    table.write(cities((1, "a", "x"), (2, "b", "x")))
+    optimize(opened(), "full")
+    transaction = table._begin()
+    table.write(cities((1, "a", "y")))
+    time.sleep(0.01)
+    optimize(opened(), "full")
+    commit(opened(), transaction, cities((2, "b", "late")))
+    check_taken_back()
+
+
+def test_a_transaction_that_an_overwrite_has_overtaken_does_not_matter(lake: Catalog) -> None:
+    """Its changes do not count with the process, and did not before it."""
+    table = made(transaction_timeout="1ms")
+    table.write(rows(_9="z"), "overwrite")
+    transaction = table._begin()
+    table.write(rows(_1="load"), "overwrite")
+    table.write(rows(_2="a"))
+    time.sleep(0.01)
+    commit(opened(), transaction, rows(_1="late"))
+    optimize(opened(), "full")
+    table.write(rows(_3="b"))
+    optimize(opened(), "full")
+    assert read() == {1: "load", 2: "a", 3: "b"}
+    check_taken_back()

@@ -11,11 +11,11 @@ import polars as pl
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import NotFound, Rejected, about
-from pyarctic.iceberg.manifest import IS_DATA, ancestors, changed_files, snapshot_by_id
+from pyarctic.iceberg.manifest import IS_DATA, PARTITION_KEY, ancestors, changed_files, snapshot_by_id
 from pyarctic.optimizing.observe.history import PROCESS, is_optimizing
 from pyarctic.optimizing.observe.observation import check_optimizable
 from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.format import StorePaths, merged_sequences
+from pyarctic.tables.format import StorePaths, merged_sequences, parse_change_file_names, parse_file_names
 from pyarctic.tables.read import select_unmerged
 
 
@@ -79,8 +79,12 @@ def _require_changes(table: KeyedTable, history: Sequence[Snapshot]) -> None:
         merged = [merged_sequences(view.metadata, view.io, snapshot) for snapshot in history]
     except NotFound as cause:
         raise _refusal("what was merged before the process is not known: older snapshots were expired") from cause
-    for before, after in pairwise(merged):
+    steps = list(zip(pairwise(history), pairwise(merged), strict=True))
+    for _, (before, after) in steps:
         _require_merged_files(table.change_store, before, after)
+    for snapshots, (before, after) in steps:
+        rewritten = changed_files(table.reader(), *snapshots).filter(IS_DATA)
+        _refuse_late_transactions(table.change_store, parse_file_names(rewritten, "base"), before, after)
 
 
 def _require_merged_files(store: Table, before: Mapping[str, int], after: Mapping[str, int]) -> None:
@@ -104,6 +108,32 @@ def _require_merged_files(store: Table, before: Mapping[str, int], after: Mappin
         raise _refusal("changes that the process merged were removed from the change store since")
     if changed.filter((pl.col("change") == "added") & ~IS_DATA).height:
         raise _refusal("another engine has deleted rows of the change store since, which the process may have merged")
+
+
+def _refuse_late_transactions(
+    store: Table, rewritten: pl.DataFrame, before: Mapping[str, int], after: Mapping[str, int]
+) -> None:
+    """Refuse if changes came after a commit to Base whose transaction is older than what it has merged or put together: they
+    outlasted the timeout. They do not apply to rows of Base that are labelled with a later transaction, and a key that was
+    deleted later is not known any more. Without the commit the order of transactions would decide again."""
+    files, paths = parse_change_file_names(store.file_list.frame()), StorePaths(store.view.metadata)
+    pending = select_unmerged(files, paths, after)
+    merged = select_unmerged(files, paths, before).join(pending, on="file_path", how="anti")
+    transaction, change = pl.col("transaction_id"), pl.col("change")
+    of_merged = merged.group_by(PARTITION_KEY).agg(least=pl.lit(0, pl.Int64), most=transaction.max())
+    of_rewritten = rewritten.group_by(PARTITION_KEY).agg(
+        least=transaction.filter(change == "removed").min() + 1, most=transaction.filter(change == "added").max()
+    )
+    late = pending.join(pl.concat([of_merged, of_rewritten]), on=PARTITION_KEY).filter(
+        transaction.is_between(pl.col("least"), pl.col("most"))
+    )
+    if late.height:
+        number = late["transaction_id"].sort()[0]
+        raise Rejected(
+            f"transaction {number} was committed after the process, although it is older than what the process merged",
+            hint="It cannot be rolled back any more: without it the transaction would count in its order, and rows might "
+            "change.",
+        )
 
 
 def _refusal(reason: str) -> Rejected:
