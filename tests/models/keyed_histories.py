@@ -114,10 +114,10 @@ def state(model: OptimizedKeyedModel) -> dict[tuple[int, str], tuple[set[str], i
 def optimize(model: OptimizedKeyedModel) -> None:
     """A process, alone or with other writers; sometimes it is rolled back."""
     model.learn()
-    bases = list(model.bases)
+    bases, before = list(model.bases), model.opened().view.snapshot_id
     process = Process(model, model.random.choice([0, 0, 1, 2, 4]))
     report = process.run()
-    if process.is_quiet and report.snapshot_ids and len(bases) > 1 and model.random.random() < 0.2:
+    if process.is_quiet and report.snapshot_ids and before is not None and model.random.random() < 0.2:
         roll_back(model.opened())
         model.bases = bases
         model.log.append("the process is rolled back")

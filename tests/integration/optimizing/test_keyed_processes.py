@@ -13,12 +13,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType
 
 import pyarctic
-from pyarctic.errors import ArcticError, Rejected, Unavailable, Unsupported
-from pyarctic.iceberg.commit import Change
+from pyarctic.errors import ArcticError, Unavailable, Unsupported
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options, explain_table, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit import roll_back
 from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
 from pyarctic.optimizing.execute.kernel import JobContext, execute
 from pyarctic.optimizing.protocol import Progress, Task, TaskOutcome
@@ -33,7 +31,6 @@ from tests.support.keyed_tables import (
     cities,
     commit,
     data_nodes,
-    expire,
     faults,
     made,
     many,
@@ -573,39 +570,6 @@ def test_a_lost_list_of_what_was_merged_stops_optimizing(lake: Catalog, fault: s
     assert opened().view.snapshot_id == before
     optimize(opened(), "full")
     assert read() == read("base") == {1: "a", 2: "b"}
-
-
-def test_a_run_is_taken_back(lake: Catalog) -> None:
-    table = made(CITIES, ("city",))
-    table.write(cities((1, "a", "old"), (2, "b", "old")))
-    optimize(opened(), "minor")
-    merged, base = opened().merged_sequences(), read("base")
-    table.write(cities((1, "a", "new"), (3, "c", "new")), "upsert")
-    optimize(opened(), "full")
-    expected = read()
-    table._begin()
-    roll_back(opened())
-    assert opened().merged_sequences() == merged
-    assert read("base") == base
-    assert read() == expected
-    optimize(opened(), "full")
-    assert read() == expected
-
-
-@pytest.mark.parametrize("is_expired", [False, True])
-def test_a_run_is_not_taken_back_after_its_changes_are_gone(lake: Catalog, is_expired: bool) -> None:
-    table = made()
-    for text in "ab":
-        table.write(rows(_1=text))
-        optimize(opened(), "minor")
-    store = opened().change_store
-    store.commit(Change(start=store.view.snapshot_id, remove=store.file_list.frame()))
-    opened().write(rows(_2="c"))
-    if is_expired:  # the one that removed them, too
-        expire(opened().change_store._loaded)
-    with pytest.raises(Rejected, match="changes that the process merged may have been cleaned"):
-        roll_back(opened())
-    assert read() == {1: "b", 2: "c"}
 
 
 # Triggers

@@ -116,12 +116,21 @@ def test_not_where_an_older_transaction_may_still_come(lake: Catalog, names_tran
     assert read() == read("base") == texts(MANY, "a")
 
 
-def test_not_where_the_beginning_of_a_transaction_may_have_been_expired(lake: Catalog) -> None:
+@pytest.mark.parametrize("is_older_kept", [False, True])
+def test_not_where_the_beginning_of_a_transaction_may_have_been_expired(lake: Catalog, is_older_kept: bool) -> None:
+    """Also if an older snapshot is there, as tags keep them."""
     table = sharing()
     table.set({"self-optimizing.transaction-timeout": "1ms"})
+    if is_older_kept:
+        table.write(rows(_1="old"))
     early = table._begin()
+    begun = opened().change_store.view.snapshot_id
     table.write(many(MANY, "a"))
-    expire(opened().change_store._loaded)
+    store = opened().change_store._loaded
+    if is_older_kept:
+        store.maintenance.expire_snapshots().by_ids([begun or 0]).commit()
+    else:
+        expire(store)
     time.sleep(0.01)
     assert optimize(opened(), "minor").files_shared == 0
     commit(opened(), early, rows(_1="-", _2="-"), "ED")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
-from pyiceberg.table.snapshots import Operation, Snapshot
+import polars as pl
+from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import NotFound, Rejected, about
-from pyarctic.iceberg.manifest import ancestors, snapshot_by_id
+from pyarctic.iceberg.manifest import IS_DATA, PARTITION_KEY, ancestors, changed_files, snapshot_by_id
 from pyarctic.optimizing.observe.history import PROCESS, is_optimizing
 from pyarctic.optimizing.observe.observation import check_optimizable
 from pyarctic.tables import KeyedTable, Table
-from pyarctic.tables.format import merged_sequences
+from pyarctic.tables.format import StorePaths, merged_sequences, parse_change_file_names, parse_file_names
+from pyarctic.tables.read import select_unmerged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,7 @@ def roll_back(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
             )
         target = metadata.snapshot_by_id(undone[-1].parent_snapshot_id)
         if target is None:
-            raise Rejected(
-                "the snapshot before the process was expired",
-                hint="It cannot be rolled back any more. Rows are the same before and after optimizing.",
-            )
+            raise _refusal("the snapshot before the process was expired")
         rollback = Rollback(
             table=table.name,
             from_snapshot_id=history[0].snapshot_id,
@@ -65,39 +65,79 @@ def roll_back(table: Table, to: int | None = None, *, dry_run: bool = False) -> 
             dry_run=dry_run,
         )
         if isinstance(table, KeyedTable):
-            _require_changes(table, target)
+            _require_changes(table, [target, *reversed(undone)])
         if not dry_run:
             table.roll_back(target.snapshot_id)
         return rollback
 
 
-def _require_changes(table: KeyedTable, target: Snapshot) -> None:
-    """The base store as it was needs the changes that were merged since. They exist if nothing was removed from the change
-    store: sequence numbers are compared, because the clocks of its writers may differ."""
-    view, change = table.view, table.change_store.view.metadata
+def _require_changes(table: KeyedTable, history: Sequence[Snapshot]) -> None:
+    """Refuse unless the base store as it was, with the changes that were merged since, has the same rows. `history`: the
+    snapshots from the one that becomes the current one, oldest first."""
+    view = table.view
     try:
-        merged_then = merged_sequences(view.metadata, view.io, target)
+        merged = [merged_sequences(view.metadata, view.io, snapshot) for snapshot in history]
     except NotFound as cause:
-        raise Rejected(
-            "what was merged before the process is not known: older snapshots were expired",
-            hint="It cannot be rolled back any more. Rows are the same before and after optimizing.",
-        ) from cause
-    merged_now = merged_sequences(view.metadata, view.io, view.metadata.current_snapshot())
-    grown = [path for path, sequence in merged_now.items() if sequence > merged_then.get(path, 0)]
+        raise _refusal("what was merged before the process is not known: older snapshots were expired") from cause
+    steps = list(zip(pairwise(history), pairwise(merged), strict=True))
+    for _, (before, after) in steps:
+        _require_merged_files(table.change_store, before, after)
+    for snapshots, (before, after) in steps:
+        rewritten = changed_files(table.reader(), *snapshots).filter(IS_DATA)
+        _refuse_late_transactions(table.change_store, parse_file_names(rewritten, "base"), before, after)
+
+
+def _require_merged_files(store: Table, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Refuse unless the change store still has the files that a commit to Base has merged. Operations of its snapshots do
+    not tell: merging manifests is a replace that keeps all files, and a delete may have cleaned only older changes."""
+    grown = [sequence for path, sequence in after.items() if sequence > before.get(path, 0)]
     if not grown:
         return
-    needed_since = min(merged_then.get(path, 0) for path in grown)
-    snapshot = change.current_snapshot()
-    while snapshot is not None and (snapshot.sequence_number or 0) > needed_since:
-        is_append = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
-        parent_id, sequence = snapshot.parent_snapshot_id, snapshot.sequence_number or 0
-        snapshot = change.snapshot_by_id(parent_id) if parent_id is not None else None
-        # PyIceberg's expiry removes the parent of a snapshot: only the very first commit has none.
-        if not is_append or (snapshot is None and sequence > 1):
-            raise Rejected(
-                "changes that the process merged may have been cleaned since",
-                hint="It cannot be rolled back any more. Rows are the same before and after optimizing.",
-            )
+    metadata = store.view.metadata
+    # The latest commit that was merged. All files were there then, or they were not merged.
+    seen = next((snapshot for snapshot in metadata.snapshots if snapshot.sequence_number == max(grown)), None)
+    if seen is None:
+        raise _refusal(
+            "changes that the process merged may have been cleaned since: the snapshot of the change store that had them "
+            "was expired"
+        )
+    changed = changed_files(store.reader(), seen, metadata.current_snapshot())
+    removed, paths = changed.filter(pl.col("change") == "removed"), StorePaths(metadata)
+    needed = select_unmerged(removed, paths, before)
+    if select_unmerged(needed, paths, after).height < needed.height:
+        raise _refusal("changes that the process merged were removed from the change store since")
+    if changed.filter((pl.col("change") == "added") & ~IS_DATA).height:
+        raise _refusal("another engine has deleted rows of the change store since, which the process may have merged")
+
+
+def _refuse_late_transactions(
+    store: Table, rewritten: pl.DataFrame, before: Mapping[str, int], after: Mapping[str, int]
+) -> None:
+    """Refuse if changes came after a commit to Base whose transaction is older than what it has merged or put together: they
+    outlasted the timeout. They do not apply to rows of Base that are labelled with a later transaction, and a key that was
+    deleted later is not known any more. Without the commit the order of transactions would decide again."""
+    files, paths = parse_change_file_names(store.file_list.frame()), StorePaths(store.view.metadata)
+    pending = select_unmerged(files, paths, after)
+    merged = select_unmerged(files, paths, before).join(pending, on="file_path", how="anti")
+    transaction, change = pl.col("transaction_id"), pl.col("change")
+    of_merged = merged.group_by(PARTITION_KEY).agg(least=pl.lit(0, pl.Int64), most=transaction.max())
+    of_rewritten = rewritten.group_by(PARTITION_KEY).agg(
+        least=transaction.filter(change == "removed").min() + 1, most=transaction.filter(change == "added").max()
+    )
+    late = pending.join(pl.concat([of_merged, of_rewritten]), on=PARTITION_KEY).filter(
+        transaction.is_between(pl.col("least"), pl.col("most"))
+    )
+    if late.height:
+        number = late["transaction_id"].sort()[0]
+        raise Rejected(
+            f"transaction {number} was committed after the process, although it is older than what the process merged",
+            hint="It cannot be rolled back any more: without it the transaction would count in its order, and rows might "
+            "change.",
+        )
+
+
+def _refusal(reason: str) -> Rejected:
+    return Rejected(reason, hint="It cannot be rolled back any more. Rows are the same before and after optimizing.")
 
 
 def _last_process(history: list[Snapshot]) -> list[Snapshot]:

@@ -46,9 +46,14 @@ def find_open_transactions(
 
 
 def may_hide_transactions(change: TableMetadata, since: datetime) -> bool:
-    """Whether snapshots younger than `since` were expired: transactions that were begun in them are not known."""
-    oldest = min(change.snapshots, key=lambda snapshot: snapshot.sequence_number or 0, default=None)
-    return oldest is not None and (oldest.sequence_number or 0) > 1 and oldest.timestamp_ms >= since.timestamp() * 1000
+    """Whether snapshots younger than `since` may have been expired: transactions that were begun in them are not known.
+    Older ones may still be there, because of tags. An expired snapshot is not younger than the next one that is there."""
+    since_ms = since.timestamp() * 1000
+    numbers = {snapshot.sequence_number or 0 for snapshot in change.snapshots}
+    return any(
+        (number := snapshot.sequence_number or 0) > 1 and number - 1 not in numbers and snapshot.timestamp_ms >= since_ms
+        for snapshot in change.snapshots
+    )
 
 
 def select_mergeable(unmerged: pl.DataFrame, oldest_open: int | None) -> pl.DataFrame:
