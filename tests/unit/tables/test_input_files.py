@@ -125,17 +125,17 @@ def test_columns_are_known_without_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "text_format", "told"),
     [
-        ("small\nx\n", "csv", "column #0"),
-        ("small,large\n1\n", "csv", "Expected 2 columns"),
-        ("", "csv", "Empty CSV"),
+        ("small\nx\n", "csv", "column 1: 'x'"),
+        ("small,large\n1\n", "csv", "a line has 1 value instead of 2"),
+        ("", "csv", "it is empty"),
         ("at\nsoon\n", "csv", "column 'at'"),
         ("local\n2026-01-31T00:00:00Z\n", "csv", "column 'local'"),
         ("hour\n25:00\n", "csv", "column 'hour'"),
         ("code\n123\n", "csv", "column 'code'"),
-        ("raw\n***\n", "csv", "not base64"),
+        ("raw\n***\n", "csv", "line 2, column 'raw': '***' is not of type binary"),
         ("four\nAA==\n", "csv", "column 'four'"),
         ('{"small": "1"}', "jsonl", "small"),
-        ("small\n1\n", "jsonl", "JSON"),
+        ("small\n1\n", "jsonl", "line 1: invalid value"),
     ],
 )
 def test_what_cannot_be_read(text: str, text_format: str, told: str) -> None:

@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         name="foreign-files",
         kind="minor",
         unit="files",
-        doc="keyed tables: files that another engine has put into Base",
+        doc="keyed tables: files that another engine has put into the base store",
         measured=pl.col("foreign_files"),
         threshold=lambda _: 1,
     ),

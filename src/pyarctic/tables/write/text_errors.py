@@ -41,14 +41,14 @@ def explain_csv_error(text: str, header: Sequence[str], types: Mapping[str, str]
     """An error of Arrow's CSV reader in our words."""
     if match := _CSV_VALUE.match(text):
         index = int(match["column"])
-        column = header[index] if index < len(header) else str(index + 1)
+        column = header[index] if index < len(header) else None
         value = _QUOTED.search(match["reason"])
         line = f"line {match['line']}, " if match["line"] else ""
         reason = match["reason"]
         if value is not None:
-            kind = types.get(column)
+            kind = None if column is None else types.get(column)
             reason = f"{value['value']!r} is not of type {kind}" if kind else f"{value['value']!r} cannot be read"
-        return f"{line}column {column!r}: {reason}"
+        return f"{line}column {index + 1 if column is None else repr(column)}: {reason}"
     if match := _CSV_WIDTH.match(text):
         line = f"line {match['line']}" if match["line"] else "a line"
         return f"{line} has {format_quantity(int(match['got']), 'value')} instead of {match['expected']}" + (
