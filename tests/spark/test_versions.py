@@ -21,6 +21,7 @@ def test_reads_writes_streams_and_optimizes(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     seen = json.loads(ran.stdout.splitlines()[-1])
+    assert seen["spark"].startswith(os.environ.get("SPARK_SERIES", ""))
     assert seen["written"] == {
         "rows": 990,
         "names": {"upserted": 100, "changed": 10},

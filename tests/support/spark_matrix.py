@@ -15,12 +15,12 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _TESTS = "tests/spark/test_versions.py"
-OTHER_VERSIONS = ("4.0", "3.5")
+INSTALLED_VERSION, OTHER_VERSIONS = "4.1", ("4.0", "3.5")
 
 
 def main() -> int:
-    results = {"installed": _run_tests(None)}
-    results |= {version: _run_tests(_installed(version)) for version in OTHER_VERSIONS}
+    results = {INSTALLED_VERSION: _run_tests(INSTALLED_VERSION, None)}
+    results |= {version: _run_tests(version, _installed(version)) for version in OTHER_VERSIONS}
     for version, code in results.items():
         print(f"Spark {version}: {'passed' if code == 0 else 'failed'}")  # noqa: T201
     return max(results.values())
@@ -40,9 +40,9 @@ def _installed(version: str) -> Path:
     return folder
 
 
-def _run_tests(spark: Path | None) -> int:
-    path = os.pathsep.join(filter(None, (str(spark) if spark else "", os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
+def _run_tests(version: str, folder: Path | None) -> int:
+    path = os.pathsep.join(filter(None, (str(folder) if folder else "", os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path, "SPARK_SERIES": version}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _TESTS], cwd=_ROOT, env=environment, check=False
     ).returncode
