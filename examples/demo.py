@@ -56,7 +56,7 @@ def main() -> int:
     is_right = orders.read_amounts(table) == expected and is_right
     result(f"{table.files(content='data').height} data files again; {len(expected):,} rows, {_verdict(is_right)}")
 
-    say("Try next", "and `make demo-more`")
+    say("Try next, and `make demo-more`")
     prefix = f"{ARCTIC.relative_to(ROOT)} --config {FOLDER.relative_to(ROOT)}/arctic.yaml"
     for command in ("doctor", f"table scan {CUSTOMERS} --limit 3", f"table check {table.name}"):
         console.print(f"  {prefix} {command}", soft_wrap=True)

@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 def say(title: str, more: str = "") -> None:
-    console.print(f"\n[bold cyan]{title}[/]" + (f"  [dim]{more}[/]" if more else ""))
+    console.print(f"\n[bold cyan]{title}[/]" + (f"[dim]: {more}[/]" if more else ""))
 
 
 def result(text: str) -> None:

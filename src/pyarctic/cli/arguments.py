@@ -47,5 +47,5 @@ def refuse_unknown_properties(properties: dict[str, str], *, force: bool) -> Non
         return
     for name, nearest in unknown_properties(properties).items():
         question = f"Did you mean {nearest}? " if nearest else ""
-        hint = f"{question}It would have no effect. --force sets it nevertheless."
+        hint = f"{question}An unknown property has no effect; --force sets it nevertheless."
         raise UsageError(f"table property {name} is not known", hint=hint, key=name)

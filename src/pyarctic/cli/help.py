@@ -59,4 +59,5 @@ def _option_record(option: Any) -> tuple[str, str]:
     text = option.help or ""
     if shows_default:
         text = f"{text} (default: {default})" if not text.endswith(".") else f"{text[:-1]} (default: {default})."
-    return " ".join(filter(None, (", ".join(sorted(option.opts, key=len)), placeholder_of(option)))), text
+    names = " / ".join(", ".join(sorted(each, key=len)) for each in (option.opts, option.secondary_opts) if each)
+    return " ".join(filter(None, (names, placeholder_of(option)))), text

@@ -28,7 +28,7 @@ from pyarctic.cli.several import Outcome, exit_on_failure, is_several, resolve_n
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.explain_page import render_explanation
 from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, Frame, emit, emit_details, write_heading
-from pyarctic.cli.view.report_page import closing_notes, render_report
+from pyarctic.cli.view.report_page import closing_notes, idle_notes, render_report
 from pyarctic.cli.view.summary_page import EXPLANATION_COLUMNS, REPORT_COLUMNS, explanation_rows, report_rows
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class _Pages:
         if self.output_format is Format.TABLE and max_rows and len(explanation.tasks) > max_rows:
             note(f"{max_rows} of {len(explanation.tasks):,} tasks; `arctic table explain --limit 0` shows all")
 
-    def show_report(self, report: Report, failed_partitions: Sequence[str]) -> None:
+    def show_report(self, report: Report, failed_partitions: Sequence[str], *, kind: str) -> None:
         sections = list(render_report(report, failed_partitions))
         emit_details(report.to_dict(), sections, output_format=self.output_format, absolute=False, wide=self.wide)
-        for line in closing_notes(report):
+        for line in (*idle_notes(report, kind=kind), *closing_notes(report)):
             note(line)
 
     def show_summary(
@@ -188,7 +188,7 @@ def _explain(name: str, label: str, options: dict[str, Any]) -> Explanation:
 def _optimize_all(words: Sequence[str], options: dict[str, Any], pages: _Pages) -> None:
     if not is_several(words):
         report, failed_partitions = _optimize(words[0], words[0], options)
-        pages.show_report(report, failed_partitions)
+        pages.show_report(report, failed_partitions, kind=options["kind"])
         failed = bool(report.failures)
     else:
         outcomes = run_each(

@@ -156,7 +156,10 @@ def _to_fresh_schema(schema: pa.Schema | Schema, format_version: Any, *, is_nati
         except (ValueError, TypeError, UnsupportedPyArrowTypeException) as cause:
             raise UsageError(f"the schema has a type that Iceberg does not support: {cause}") from cause
     if not isinstance(schema, Schema):
-        raise UsageError(f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}")
+        raise UsageError(
+            f"a schema is a pyarrow.Schema or a pyiceberg Schema, not {type(schema).__name__}",
+            hint='Write it like: pa.schema({"id": pa.int64(), "city": pa.string()}), with `import pyarrow as pa`.',
+        )
     if not schema.fields:
         raise UsageError("the schema has no columns")
     if not is_native and (reserved := [field.name for field in schema.fields if field.name in CHANGE_COLUMNS]):
@@ -213,7 +216,12 @@ def _parse_partition_field(schema: Schema, text: str) -> tuple[NestedField, Tran
         )
     transform = parse_transform(f"{function}[{width}]" if width else function)
     if not transform.can_transform(field.field_type):
-        raise UsageError(f"{function} does not work on column {column!r} of type {field.field_type}", column=column)
+        names = [other.name for other in schema.fields if transform.can_transform(other.field_type)]
+        raise UsageError(
+            f"{function} does not work on column {column!r} of type {field.field_type}",
+            hint=f"It works on: {', '.join(names) or 'no column of this table'}.",
+            column=column,
+        )
     return field, transform, f"{column}_{_SUFFIX.get(function, function)}"
 
 

@@ -27,6 +27,19 @@ from pyarctic.iceberg.commit import RetryPolicy
 from pyarctic.iceberg.read import arrow_type
 from pyarctic.tables.format.change_columns import CHANGE_COLUMNS
 
+_FOREIGN_TYPES = {
+    **dict.fromkeys(("bigint", "int64"), "long"),
+    **dict.fromkeys(("integer", "int32", "smallint", "tinyint"), "int"),
+    **dict.fromkeys(("text", "varchar", "char", "str"), "string"),
+    **dict.fromkeys(("numeric", "number"), "decimal(p, s)"),
+    **dict.fromkeys(("real", "float32"), "float"),
+    "float64": "double",
+    "bool": "boolean",
+    "datetime": "timestamp",
+    "bytes": "binary",
+}
+"""What the types of SQL and of Arrow are called in Iceberg."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
@@ -106,9 +119,11 @@ def parse_type(type_: IcebergType | str) -> IcebergType:
     try:
         field = NestedField.model_validate({"id": 1, "name": "x", "type": type_, "required": False})
     except (PydanticError, ValidationError, ValueError, TypeError) as cause:
+        meant = _FOREIGN_TYPES.get(str(type_).partition("(")[0].strip().lower())
         raise UsageError(
             f"unknown type: {type_!r}",
-            hint="One of: boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, "
+            hint=(f"Did you mean {meant}? " if meant else "")
+            + "One of: boolean, int, long, float, double, decimal(p, s), date, time, timestamp, timestamptz, string, "
             "uuid, fixed[n], binary.",
         ) from cause
     arrow_type(field.field_type)  # refuses a type that could not be written afterwards

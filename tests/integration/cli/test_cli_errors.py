@@ -88,6 +88,8 @@ CASES = {
     "create-type": "table create demo.shop.x --column 'id integer'",
     "create-key": "table create demo.shop.x --column 'id long' --key di",
     "create-partition": "table create demo.shop.x --column 'id long' --partition-by 'buckets(id)'",
+    "create-partition-type": "table create demo.shop.x --column 'id long' --column 'at date' --partition-by 'day(id)'",
+    "create-like-csv": "table create demo.shop.x --like rows.csv",
     "create-exists": "table create demo.shop.orders --column 'id long'",
     "create-like-gone": "table create demo.shop.x --like gone.parquet",
     "create-format-version": "table create demo.shop.x --column 'id long' --format-version 7 --table-format iceberg",

@@ -108,6 +108,30 @@ def test_a_table_without_data(arctic: Arctic, lake: SqlCatalog) -> None:
     assert (ran.code, ran.out) == (1, "")
 
 
+def test_a_table_that_no_rule_asks_to_optimize(arctic: Arctic, lake: SqlCatalog) -> None:
+    table = lake.create_table("shop.few", SCHEMA, partition_spec=BY_CITY)
+    for n in range(5):
+        table.append(orders(n * 3, ["Oslo", "Rome", "Lima"]))
+    ran = arctic("table", "optimize", "demo.shop.few")
+    assert (ran.code, "nothing to do" in ran.out) == (0, True)
+    assert ran.err.startswith("no rule is met yet: see `arctic table explain demo.shop.few`; --kind minor")
+    ran = arctic("table", "optimize", "demo.shop.few", "--kind", "minor", "--where", "city = 'Oslo'")
+    assert ran.code == 0, ran.err
+    ran = arctic("table", "optimize", "demo.shop.few", "--kind", "minor", "--where", "city = 'Oslo'")
+    assert (ran.code, "nothing to do" in ran.out, ran.err) == (0, True, "")
+
+
+def test_an_unpartitioned_table_is_one_task(arctic: Arctic, lake: SqlCatalog) -> None:
+    table = lake.create_table("shop.few", SCHEMA)
+    for n in range(3):
+        table.append(orders(n, ["Oslo"]))
+    ran = arctic("table", "optimize", "demo.shop.few", "--kind", "minor")
+    assert ran.code == 0, ran.err
+    told = ran.err.splitlines()
+    assert told[0] == "task 0 (whole table) done, 1 of 1"
+    assert told[1].startswith("committed 1 task as snapshot ")
+
+
 def test_a_dry_run_changes_nothing(arctic: Arctic, lake: SqlCatalog, tmp_path: Path) -> None:
     before = lake.load_table("shop.orders").metadata_location
     files = data_files(tmp_path)

@@ -74,6 +74,9 @@ def test_a_rule_about_time_is_named_with_its_time() -> None:
     rows = [file(size=SMALL, part=str(number)) for number in range(50) for _ in range(3)]
     [deduction] = health(rows, HOURLY).deductions
     assert deduction.cure == "minor optimizing merges 150 files into 50 from 2026-03-01T13:00:00Z on"
+    later = NOW + timedelta(microseconds=486_000)
+    [deduction] = health(rows, HOURLY, committed_at=later).deductions
+    assert deduction.cure.endswith("from 2026-03-01T13:00:01Z on")
 
 
 def test_a_few_small_files_that_have_waited_long_enough_cost_little() -> None:

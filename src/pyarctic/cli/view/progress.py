@@ -17,7 +17,6 @@ from rich.table import Column
 from rich.text import Text
 
 from pyarctic.cli.session import note, shows_progress
-from pyarctic.cli.view.facts import partition_label
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class LineWatcher:
         note(text, style=style)
 
     def _label(self, task: int) -> str:
-        return f"task {task} ({partition_label(self._partitions.get(task, ''))})"
+        return f"task {task} ({self._partitions.get(task) or 'whole table'})"
 
 
 class BarWatcher(LineWatcher):

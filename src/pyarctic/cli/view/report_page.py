@@ -57,6 +57,13 @@ def render_report(report: Report, failed: Sequence[str]) -> Iterator[Section]:
     yield Section(title="Failed", frame=Frame(columns=FAILURE_COLUMNS, rows=failures))
 
 
+def idle_notes(report: Report, *, kind: str) -> Iterator[str]:
+    """Yield what to do if the table is not at its best, but no rule asks for anything; nothing if a `kind` was given."""
+    is_idle = not (report.tasks_planned or report.changed or report.held_back or report.waiting_changes)
+    if kind == "auto" and is_idle and report.health_before.score < 100:
+        yield f"no rule is met yet: see `arctic table explain {report.table}`; --kind minor, major or full needs no rule"
+
+
 def closing_notes(report: Report) -> Iterator[str]:
     """Yield closing notes: partitions held back or left out, commits rolled back, manifests merged, files removed, tasks
     dropped or failed."""

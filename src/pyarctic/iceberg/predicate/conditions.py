@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from decimal import InvalidOperation
 from difflib import get_close_matches
 from typing import Any
 
@@ -44,6 +45,8 @@ def parse_condition(schema: Schema, where: str | BooleanExpression | None) -> Bo
         bind_condition(schema, condition)
     except Exception as cause:  # PyIceberg's parser and binder raise half a dozen unrelated types
         reason = next(iter(str(cause).splitlines()), "")
+        if isinstance(cause, InvalidOperation):  # its text is the name of a class
+            reason = "Could not convert a value into a decimal"
         if unknown := _UNKNOWN_COLUMN.search(reason):
             raise _no_such_column(schema, unknown["name"]) from cause
         # The message of a syntax error contains the complete grammar, which is no help.

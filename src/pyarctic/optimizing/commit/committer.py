@@ -38,6 +38,7 @@ from pyarctic.optimizing.plan.plan import Plan
 from pyarctic.optimizing.protocol.result import TaskResult
 from pyarctic.optimizing.protocol.task import Task
 from pyarctic.tables import Table, remove_outputs
+from pyarctic.units import format_quantity
 
 _MAX_SUBMITS = 5
 """How often a change is submitted when others committed first, or when the catalog did not answer."""
@@ -260,7 +261,7 @@ class Committer(ABC):
             self._open.pop(each.task.id, None)
         row_maps = [path for each in finished for path in each.result.row_maps]
         remove_quietly(self._table.view.io, [*outcome.unused_files, *row_maps])
-        self._report(f"committed {len(finished)} tasks as snapshot {outcome.snapshot_id}")
+        self._report(f"committed {format_quantity(len(finished), 'task')} as snapshot {outcome.snapshot_id}")
 
     def _drop(self, finished: FinishedTask, reason: str) -> None:
         self.log.dropped.append((finished, reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -117,7 +118,7 @@ def _pending_changes(partitions: pl.DataFrame, observation: KeyedObservation, po
 def _wait_for_transaction(held: int, observation: KeyedObservation) -> str:
     until = observation.changes.open_until
     return f"{_count(held, 'change file')} {'waits' if held == 1 else 'wait'} for transaction " + (
-        f"{observation.changes.oldest_open}" + ("" if until is None else f" until {format_timestamp(until)}")
+        f"{observation.changes.oldest_open}" + ("" if until is None else f" until {_format_second(until)}")
     )
 
 
@@ -154,7 +155,7 @@ def _cure(
         kinds = [kind for kind in OPTIMIZING_KINDS if kind in due["kind"]]
         cures.append(f"{' and '.join(kinds)} optimizing {act(due)}")
     if held.height:
-        until = format_timestamp(held["busy_until"].min())  # type: ignore[arg-type]
+        until = _format_second(held["busy_until"].min())  # type: ignore[arg-type]
         cures.append(
             f"{_count(held.height, 'partition')} {'waits' if held.height == 1 else 'wait'} for writers until {until}"
         )
@@ -171,10 +172,15 @@ def _later(
         is_soon = pl.col(f"{rule.name}_next_at").is_not_null() & ~IS_DUE & helps[rule.kind]
         soon, partitions = partitions.filter(is_soon), partitions.filter(~is_soon)
         if soon.height:
-            begin = format_timestamp(soon[f"{rule.name}_next_at"].min())  # type: ignore[arg-type]
+            begin = _format_second(soon[f"{rule.name}_next_at"].min())  # type: ignore[arg-type]
             yield f"{rule.kind} optimizing {act(soon.with_columns(kind=pl.lit(rule.kind)))} from {begin} on"
     if partitions.height:
         yield f"run `optimize --kind {run}`, which {act(partitions.with_columns(kind=pl.lit(run)))}"
+
+
+def _format_second(when: datetime) -> str:
+    """The time for people: the first full second that is not before it."""
+    return format_timestamp((when + timedelta(microseconds=999_999)).replace(microsecond=0))
 
 
 def _sum(partitions: pl.DataFrame, column: str) -> int:

@@ -111,6 +111,12 @@ def open_input_file(name: str, input_format: str | None = None, stream: BinaryIO
 def infer_schema(name: str) -> pa.Schema:
     """The schema of a Parquet file, for a new table. Nanoseconds become microseconds, the finest that tables of format
     version 2 have."""
+    if Path(name).suffix.lower() in _SUFFIXES and _SUFFIXES[Path(name).suffix.lower()] != "parquet":
+        raise UsageError(
+            f"{name}: columns are taken from Parquet files only",
+            hint='Other files do not tell types. Name the columns: --column "id long" --column "city string".',
+            file=name,
+        )
     file = open_input_file(name, "parquet")
     with _translate_errors(file):
         schema = pq.read_schema(file.name)
