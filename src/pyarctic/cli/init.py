@@ -115,7 +115,7 @@ def _facts(document: dict[str, Any]) -> Any:
 
 
 def _next_commands(folder: Path, catalog: str) -> list[str]:
-    table = f"{catalog}.shop.orders"
+    table = f"{catalog}.shop.people"
     commands = [
         f'arctic table create {table} --column "id long" --key id',
         f"echo '{{\"id\": 1}}' | arctic table write {table} - --input-format jsonl",

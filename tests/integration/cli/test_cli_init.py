@@ -33,7 +33,7 @@ def test_the_printed_commands_work(arctic: Arctic, tmp_path: Path, folder: str) 
 
 def test_it_prints_the_next_commands(arctic: Arctic) -> None:
     ran = arctic("init", "lake", "--catalog", "dev")
-    assert "  cd lake\n  arctic table create dev.shop.orders " in ran.err
+    assert "  cd lake\n  arctic table create dev.shop.people " in ran.err
     assert max(map(len, ran.err.splitlines())) <= 80
     assert arctic("catalog", "check", "--config", "lake/arctic.yaml").code == 0
 
