@@ -11,6 +11,7 @@
         Conflict            concurrent commits won until all retries were used up; the same change can be retried
         Rejected            a change does not fit the current state of the table; it must be planned again
         OutcomeUnknown      the outcome of a commit is unknown; committing the same change again will show it
+        ProtocolError       a plan, task or result of another program is not as the protocol says
 
 Hints refer to arguments as `[[store="base"]]` or `[[where]]`. In Python this reads `store="base"` and `where`; the command
 line shows its options instead.
@@ -171,6 +172,13 @@ class OutcomeUnknown(ArcticError):
     code = "outcome-unknown"
     title = "The outcome of the commit is unknown"
     retryable = True
+
+
+class ProtocolError(ArcticError):
+    """A plan, task or result of another program is not as the protocol says."""
+
+    code = "protocol"
+    title = "A message is not as the protocol says"
 
 
 @contextmanager

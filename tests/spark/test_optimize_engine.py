@@ -108,7 +108,7 @@ def test_an_executor_has_one_thread_for_polars_and_tells_all_errors(
     function = cloudpickle.dumps(run)  # type: ignore[no-untyped-call]
     done = subprocess.run([sys.executable, "-c", _EXECUTOR], input=function, capture_output=True, check=True)
     seen = json.loads(done.stdout)
-    failure = TaskFailure(**seen["answer"]["failure"])
+    failure = TaskFailure.from_json(seen["answer"]["failure"])
     assert (failure.task, failure.attempt) == (7, 1000)
     assert told in failure.detail
     assert seen["early"] == []

@@ -36,6 +36,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "outcome-unknown": 3,
         "conflict": 4,
         "rejected": 4,
+        "protocol": 4,
         "interrupted": 130,
         "terminated": 143,
     }

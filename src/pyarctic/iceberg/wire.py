@@ -53,16 +53,20 @@ def file_to_json(file: NewFile) -> dict[str, Any]:
 
 
 def file_from_json(document: Mapping[str, Any], decoder: PartitionDecoder) -> NewFile:
-    """The file of a document made by `file_to_json`."""
-    metrics = {name: {int(key): value for key, value in values.items()} for name, values in document["metrics"].items()}
+    """The file of a document made by `file_to_json`. Unknown fields are ignored."""
+    metrics = {
+        entry.name: {int(key): value for key, value in document["metrics"].get(entry.name, {}).items()}
+        for entry in fields(Metrics)
+    }
     for bounds in ("lower_bounds", "upper_bounds"):
         metrics[bounds] = {key: b64decode(value) for key, value in metrics[bounds].items()}
+    given = {entry.name: document[entry.name] for entry in fields(NewFile) if entry.name in document}
     return NewFile(
         **{
-            **document,
+            **given,
             "partition": decoder.values(document["spec_id"], document["partition"]),
             "metrics": Metrics(**metrics),
-            "split_offsets": tuple(document["split_offsets"]),
-            "equality_ids": tuple(document["equality_ids"]),
+            "split_offsets": tuple(document.get("split_offsets", ())),
+            "equality_ids": tuple(document.get("equality_ids", ())),
         }
     )

@@ -225,7 +225,7 @@ class Report:
             "rolled_back": [str(snapshot_id) for snapshot_id in self.rolled_back],
             "health_before": self.health_before.to_dict(),
             "health_after": self.health_after.to_dict(),
-            "failures": [failure.to_json() for failure in self.failures],
+            "failures": [asdict(failure) for failure in self.failures],
             "dropped": list(self.dropped),
             "waiting_changes": None if self.waiting_changes is None else self.waiting_changes.to_dict(),
             "tasks_dropped": self.tasks_dropped,

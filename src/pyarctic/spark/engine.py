@@ -158,7 +158,7 @@ class _TaskRunner:
         message = json.loads(answer)
         if "result" in message:
             return TaskResult.from_json(message["result"], self._job.metadata)
-        return TaskFailure(**message["failure"])
+        return TaskFailure.from_json(message["failure"])
 
     def _record_stale_attempts(self, task: Task, first: int, outcome: TaskOutcome) -> None:
         """Record attempts that may have left files behind: those before the winner, and with speculation others too."""

@@ -90,7 +90,7 @@ class RangeShuffle:
         samples = self._files(task).mapInArrow(executor_function(work, sample_files), _SAMPLE_COLUMNS).collect()
         for sample in samples:
             if sample["failure"] is not None:
-                return ShuffleResult(outcome=TaskFailure(**json.loads(sample["failure"])))
+                return ShuffleResult(outcome=TaskFailure.from_json(json.loads(sample["failure"])))
         first = max(int(sample["attempt"]) for sample in samples) + 1
         work = replace(work, sample=combine_samples(bytes(sample["sample"]) for sample in samples))
         try:
@@ -112,7 +112,7 @@ class RangeShuffle:
     def _combine(self, task: Task, attempt: int, answers: list[dict[str, Any]], first: int) -> ShuffleResult:
         """Combine the answers of all writers; the files of a task that failed are removed."""
         written = [RangeResult.from_json(answer["written"]) for answer in answers if "written" in answer]
-        failures = [TaskFailure(**answer["failure"]) for answer in answers if "failure" in answer]
+        failures = [TaskFailure.from_json(answer["failure"]) for answer in answers if "failure" in answer]
         outcome: TaskOutcome
         if failures:
             outcome = failures[0]

@@ -89,10 +89,10 @@ def test_a_keyed_task_survives_json() -> None:
     after = Task.from_json(json.loads(json.dumps(before.to_json())))
     assert isinstance(after, KeyedTask)
     assert before.to_json()["keyed"] == {
-        "node_id": 5,
+        "node_id": "5",
         "changes": [],
         "kept": ["a", "b"],
-        "transaction_id": 1,
+        "transaction_id": "1",
         "shareable": ["c"],
         "foreign": ["a"],
     }

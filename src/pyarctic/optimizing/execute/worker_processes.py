@@ -87,7 +87,7 @@ class WorkerProcess:
             self.is_busy = False
             if "result" in message:
                 return TaskResult.from_json(message["result"], job.metadata)
-            return TaskFailure(**message["failure"])
+            return TaskFailure.from_json(message["failure"])
         return None
 
     def kill(self) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from pyarctic.errors import ProtocolError
 from pyarctic.iceberg import trim_metadata
+from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
 
 _KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
 
@@ -37,13 +40,30 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """This job as a JSON document."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"metadata": json.loads(self.metadata.model_dump_json())}
+        values |= {"snapshot_id": id_to_text(self.snapshot_id), "metadata": json.loads(self.metadata.model_dump_json())}
+        return to_document("job", values)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The job of a JSON document."""
-        metadata = TableMetadataUtil.parse_raw(json.dumps(document["metadata"]))
-        return cls(**{**document, "metadata": metadata})
+        given = Fields.of(document, "job")
+        return cls(
+            id=given.text("id"),
+            table=given.text("table"),
+            metadata=_parse_metadata(given.value("metadata")),
+            snapshot_id=given.optional_id("snapshot_id"),
+            sequence_number=given.optional_number("sequence_number"),
+            memory_bytes=given.number("memory_bytes"),
+            verify=given.flag("verify"),
+        )
+
+
+def _parse_metadata(document: Any) -> TableMetadata:
+    try:
+        return TableMetadataUtil.parse_raw(json.dumps(document))
+    except (ValueError, ValidationError) as cause:
+        reason = str(cause).splitlines()[0]
+        raise ProtocolError(f"the metadata of the job is not Iceberg's: {reason}", type="job", field="metadata") from cause
 
 
 def job_metadata(metadata: TableMetadata) -> TableMetadata:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from pyiceberg.table.metadata import TableMetadata
 
-from pyarctic.errors import ArcticError
+from pyarctic.errors import ArcticError, ProtocolError
 from pyarctic.iceberg import file_from_json, file_to_json
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.write import NewFile
-
-_PATH_FIELDS = ("files_with_rewritten_deletes", "shared_files", "more_row_maps")
+from pyarctic.optimizing.protocol.wire import Fields, to_document
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
     """What an attempt produced: files that are not part of a table yet, and the row counts that prove them."""
 
+    job: str = ""
+    """The id of the job; empty until the attempt has ended."""
     task: int
     attempt: int
     add: tuple[NewFile, ...]
@@ -63,15 +64,41 @@ class TaskResult:
     def to_json(self) -> dict[str, Any]:
         """This result as a JSON document."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"add": [file_to_json(file) for file in self.add]}
+        return to_document("result", values | {"add": [file_to_json(file) for file in self.add]})
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], metadata: TableMetadata) -> Self:
         """The result of a JSON document."""
-        decoder = PartitionDecoder(metadata)
-        add = tuple(file_from_json(file, decoder) for file in document["add"])
-        paths = {name: tuple(document[name]) for name in _PATH_FIELDS}
-        return cls(**{**document, "add": add, **paths})
+        given = Fields.of(document, "result")
+        return cls(
+            job=given.text("job"),
+            task=given.number("task"),
+            attempt=given.number("attempt"),
+            add=_parse_files(given.objects("add"), metadata),
+            rows_in=given.number("rows_in"),
+            rows_deleted=given.number("rows_deleted"),
+            rows_out=given.number("rows_out"),
+            rows_from_changes=given.optional_number("rows_from_changes") or 0,
+            copied_rows=given.optional_number("copied_rows") or 0,
+            files_with_rewritten_deletes=given.texts("files_with_rewritten_deletes"),
+            shared_files=given.texts("shared_files"),
+            hash_in=given.optional_text("hash_in"),
+            hash_out=given.optional_text("hash_out"),
+            row_map=given.optional_text("row_map"),
+            more_row_maps=given.texts("more_row_maps"),
+            bytes_read=given.optional_number("bytes_read") or 0,
+            cpu_seconds=given.decimal("cpu_seconds") if "cpu_seconds" in given else 0.0,
+            peak_bytes=given.optional_number("peak_bytes") or 0,
+        )
+
+
+def _parse_files(documents: Sequence[Mapping[str, Any]], metadata: TableMetadata) -> tuple[NewFile, ...]:
+    decoder = PartitionDecoder(metadata)
+    try:
+        return tuple(file_from_json(file, decoder) for file in documents)
+    except (KeyError, TypeError, ValueError, ArcticError) as cause:
+        reason = f"no field {cause}" if isinstance(cause, KeyError) else str(cause)
+        raise ProtocolError(f"a file in 'add' of the result is wrong: {reason}", type="result", field="add") from cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +133,21 @@ class TaskFailure:
 
     def to_json(self) -> dict[str, Any]:
         """This failure as a JSON document."""
-        return asdict(self)
+        return to_document("failure", asdict(self))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The failure of a JSON document."""
+        given = Fields.of(document, "failure")
+        return cls(
+            task=given.number("task"),
+            attempt=given.number("attempt"),
+            code=given.text("code"),
+            detail=given.text("detail"),
+            hint=given.optional_text("hint"),
+            retryable=given.flag("retryable"),
+            partition=given.optional_text("partition"),
+        )
 
 
 TaskOutcome = TaskResult | TaskFailure

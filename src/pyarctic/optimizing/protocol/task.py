@@ -6,11 +6,13 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import polars as pl
 
+from pyarctic.errors import ProtocolError
 from pyarctic.iceberg.manifest import FILE_SCHEMA, IS_DATA
+from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
 
 OptimizingKind = Literal["minor", "major", "full"]
 OPTIMIZING_KINDS: tuple[OptimizingKind, ...] = ("minor", "major", "full")
@@ -20,8 +22,8 @@ KEY_SHARE = 0.1
 """Roughly the share of a file that its key columns take: the cost of probing a file that is kept."""
 _OMITTED_COLUMNS = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
 """Columns of a file list that a task does not need."""
+_REQUIRED_COLUMNS = ("content", "file_path", "file_format", "spec_id", "partition", "record_count", "file_size_bytes")
 _WIRE_SCHEMA = pl.Schema({name: dtype for name, dtype in FILE_SCHEMA.items() if name not in _OMITTED_COLUMNS})
-_KEYED_FIELDS = ("node_id", "changes", "kept", "transaction_id", "shareable", "foreign")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,33 +94,51 @@ class Task:
     def to_json(self) -> dict[str, Any]:
         """This task as a JSON document. `keyed` has what only tasks of keyed tables have."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(Task)}
-        return values | {
+        values |= {
             "reasons": list(self.reasons),
             "z_order": list(self.z_order),
             "files_out": None if self.files_out is None else list(self.files_out),
             "files": _files_to_json(self.files),
             "keyed": None,
         }
+        return to_document("task", values)
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Task:
         """The task of a JSON document: a `KeyedTask` if it is one."""
-        values = {name: value for name, value in document.items() if name != "keyed"} | {
-            "files": _files_from_json(document["files"]),
-            "reasons": tuple(document["reasons"]),
-            "z_order": tuple(document["z_order"]),
-            "files_out": None if document["files_out"] is None else tuple(document["files_out"]),
+        given = Fields.of(document, "task")
+        values: dict[str, Any] = {
+            "id": given.number("id"),
+            "action": _one_of(given, "action", get_args(Action)),
+            "kind": _one_of(given, "kind", OPTIMIZING_KINDS),
+            "partition": given.text("partition"),
+            "files": _files_from_json(given, "files"),
+            "spec_id": given.number("spec_id"),
+            "partition_key": given.optional_text("partition_key"),
+            "target_bytes": given.number("target_bytes"),
+            "expected_rows": given.number("expected_rows"),
+            "expected_bytes": given.number("expected_bytes"),
+            "sort": given.flag("sort"),
+            "z_order": given.numbers("z_order"),
+            "ranges": given.number("ranges") if "ranges" in given else 1,
+            "copy_least_rows": given.optional_number("copy_least_rows"),
+            "files_out": cast(
+                "tuple[int, int, int] | None", given.numbers("files_out") if _has(given, "files_out") else None
+            ),
+            "reasons": given.texts("reasons"),
         }
-        keyed = document["keyed"]
-        if keyed is None:
+        if not _has(given, "keyed"):
             return Task(**values)
-        keyed = keyed | {
-            "changes": _files_from_json(keyed["changes"]),
-            "kept": tuple(keyed["kept"]),
-            "shareable": tuple(keyed["shareable"]),
-            "foreign": tuple(keyed["foreign"]),
-        }
-        return KeyedTask(**values, **keyed)
+        keyed = Fields(given.value("keyed"), "task")
+        return KeyedTask(
+            **values,
+            node_id=keyed.id("node_id"),
+            changes=_files_from_json(keyed, "changes"),
+            kept=keyed.texts("kept"),
+            transaction_id=keyed.id("transaction_id"),
+            shareable=keyed.texts("shareable"),
+            foreign=keyed.texts("foreign"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,9 +178,11 @@ class KeyedTask(Task):
 
     def to_json(self) -> dict[str, Any]:
         """This task as a JSON document."""
-        keyed = {name: getattr(self, name) for name in _KEYED_FIELDS} | {
+        keyed = {
+            "node_id": id_to_text(self.node_id),
             "changes": _files_to_json(self.changes),
             "kept": list(self.kept),
+            "transaction_id": id_to_text(self.transaction_id),
             "shareable": list(self.shareable),
             "foreign": list(self.foreign),
         }
@@ -175,7 +197,28 @@ def _files_to_json(files: pl.DataFrame) -> Any:
     return json.loads(files.drop(_OMITTED_COLUMNS, strict=False).write_json())
 
 
-def _files_from_json(document: Any) -> pl.DataFrame:
-    files = pl.read_json(io.BytesIO(json.dumps(document).encode()), schema=_WIRE_SCHEMA)
-    omitted = [pl.lit(None, FILE_SCHEMA[name]).alias(name) for name in _OMITTED_COLUMNS]
+def _files_from_json(given: Fields, name: str) -> pl.DataFrame:
+    # Columns that a row lacks are null; columns that the schema lacks are ignored.
+    rows = given.objects(name)
+    try:
+        files = pl.read_json(io.BytesIO(json.dumps(rows).encode()), schema=_WIRE_SCHEMA)
+    except (pl.exceptions.PolarsError, ValueError) as cause:
+        raise ProtocolError(
+            f"the field {name!r} of the task is no list of files: {str(cause).splitlines()[0]}", type="task", field=name
+        ) from cause
+    missing = [column for column in _REQUIRED_COLUMNS if files[column].null_count()]
+    if missing:
+        raise ProtocolError(f"a file in {name!r} of the task has no {missing[0]!r}", type="task", field=missing[0])
+    omitted = [pl.lit(None, FILE_SCHEMA[column]).alias(column) for column in _OMITTED_COLUMNS]
     return files.with_columns(omitted).select(FILE_SCHEMA.names())
+
+
+def _has(given: Fields, name: str) -> bool:
+    return name in given and given.value(name) is not None
+
+
+def _one_of(given: Fields, name: str, values: tuple[str, ...]) -> str:
+    value = given.text(name)
+    if value not in values:
+        raise ProtocolError(f"{name} of the task must be one of {', '.join(values)}, not {value!r}", type="task", field=name)
+    return value

@@ -24,6 +24,7 @@ def execute(context: JobContext, task: Task, *, attempt: int = 0, listen: Progre
         result = merge(running) if task.action == "merge" else convert(running)
     return replace(
         result,
+        job=context.job.id,
         bytes_read=int(task.files["file_size_bytes"].sum()) if task.action == "merge" else result.bytes_read,
         cpu_seconds=time.process_time() - started,
         peak_bytes=peak_bytes(),

@@ -269,6 +269,7 @@ def combine_results(
     row_maps = [result.row_map for result in results if result.row_map is not None]
     read = {name: sum(account[name] for account in accounts) for name in ("rows_in", "live_rows", "cpu_seconds")}
     return TaskResult(
+        job=context.job.id,
         task=task.id,
         attempt=attempt,
         add=tuple(file for result in results for file in _parse_files(context, result)),
@@ -289,7 +290,7 @@ def _find_failure(task: Task, attempt: int, accounts: list[dict[str, Any]]) -> T
     """Why a task failed: a reader failed, or files are not accounted for exactly once."""
     for account in accounts:
         if "failure" in account:
-            return TaskFailure(**account["failure"])
+            return TaskFailure.from_json(account["failure"])
     if sorted(account["source"] for account in accounts) == list(range(task.data.height)):
         return None
     return TaskFailure(
