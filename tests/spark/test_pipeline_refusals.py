@@ -415,5 +415,5 @@ def test_a_time_column_is_named(lab: Lab) -> None:
     schema = pa.schema([("id", pa.int64()), ("clock", pa.time64("us"))])
     name = f"{lab.oracle.name}.{lab.namespace}.clocks"
     pyarctic.create_table(name, schema, ["id"])
-    with lab.refuses(Unsupported, name, "'clock'", hint="columns=['id']"):
+    with lab.refuses(Unsupported, name, "'clock'", hint="(columns), without it: id."):
         arctic_spark.read(lab.oracle.spark, name)
