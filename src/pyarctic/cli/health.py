@@ -38,9 +38,9 @@ def health(  # long: option declarations
       arctic table health
       arctic table health 'demo.shop.*' --fail-below 60
 
-    Shows what costs points and what optimizing would take. A table with 100 points has so few small files and deletes that no
-    rule calls for optimizing. Nothing is changed. The exit code is 0 if all tables could be evaluated and have at least the
-    points of --fail-below, otherwise 1. A table that cannot be evaluated does not stop the others.
+    Shows what costs points and what optimizing would take. A table with 100 points has so few small files and deletes that
+    no rule calls for optimizing. Nothing is changed. The exit code is 0 if all tables could be evaluated and have at least
+    the points of --fail-below, otherwise 1. A table that cannot be evaluated does not stop the others.
     """
     from pyarctic import health as evaluate
 
