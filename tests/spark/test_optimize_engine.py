@@ -97,7 +97,7 @@ json.dump(seen, sys.stdout)
 """
 
 
-@pytest.mark.parametrize(("version", "told"), [(None, "metadata"), ("0.0.1", "the driver 0.0.1")])
+@pytest.mark.parametrize(("version", "told"), [(None, "the job has no field 'type'"), ("0.0.1", "the driver 0.0.1")])
 def test_an_executor_has_one_thread_for_polars_and_tells_all_errors(
     monkeypatch: pytest.MonkeyPatch, version: str | None, told: str
 ) -> None:
