@@ -123,7 +123,6 @@ class OptimizingProcess:
         self._engine = engine
         self._options = options
         self._listener = listener
-        self._process_id = str(uuid.uuid4())
         self._statistics = _TaskStatistics()
         self._start_seconds = time.monotonic()
         self._start_cpu_seconds = _own_cpu_seconds()
@@ -134,13 +133,13 @@ class OptimizingProcess:
             return self._run()
 
     def _run(self) -> Report:
+        plan = plan_table(self._table, self._options, parallelism_of(self._engine))
         report = Report.empty(
             table=self._table.name,
             engine=self._engine.name,
             dry_run=self._options.dry_run,
-            process_id=self._process_id,
+            process_id=str(uuid.uuid4()) if plan is None else plan.process_id,
         )
-        plan = plan_table(self._table, self._options, parallelism_of(self._engine))
         if plan is None:
             return report
         self._listener.planned(plan)
@@ -179,9 +178,9 @@ class OptimizingProcess:
     def _committer(self, plan: NativePlan | KeyedPlan, record: ProcessRecord) -> Committer:
         said, before_submit = self._listener.said, record.note_submitted
         if isinstance(plan, NativePlan):
-            return NativeCommitter(self._table, plan, self._process_id, said, before_submit)
+            return NativeCommitter(self._table, plan, plan.process_id, said, before_submit)
         table = cast("KeyedTable", self._table)  # no other table has a keyed plan
-        return KeyedCommitter(table, plan, self._process_id, said, before_submit)
+        return KeyedCommitter(table, plan, plan.process_id, said, before_submit)
 
     def _run_tasks(self, plan: Plan, job: Job, storage: RenewedStorage, committer: Committer) -> None:
         tasks = {task.id: task for task in plan.tasks}

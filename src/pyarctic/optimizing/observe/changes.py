@@ -54,6 +54,8 @@ class PendingChanges:
     bounds."""
     foreign: tuple[str, ...]
     """Paths of the foreign files in the base store, the oldest first."""
+    snapshot_id: int | None
+    """The snapshot of the change store; None: it has none."""
     sequence_number: int
     """The newest commit of the change store that was seen."""
     oldest_open: int | None
@@ -112,6 +114,7 @@ def observe_changes(table: KeyedTable, settings: Settings, now: datetime) -> Pen
         base_ranges=base_ranges.select("file_path", pl.col("^(lower|upper)_[0-9]+$")),
         partitions=_all_partitions(table, unmerged, files, merged),
         foreign=tuple(base_files.filter(IS_FOREIGN).sort("foreign_order")["file_path"]),
+        snapshot_id=table.change_store.view.snapshot_id,
         sequence_number=max((snapshot.sequence_number or 0 for snapshot in change.snapshots), default=0),
         oldest_open=oldest_open,
         open_until=_end_of_wait(change, oldest_open, settings.transaction_timeout),

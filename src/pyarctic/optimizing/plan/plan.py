@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,13 +12,14 @@ import polars as pl
 from pyiceberg.table.metadata import TableMetadataV1
 
 from pyarctic.iceberg.delete import PARTITION_KEY
-from pyarctic.iceberg.write import random_id
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.observe.changes import PendingChanges
 from pyarctic.optimizing.observe.observation import Observation
+from pyarctic.optimizing.plan.commit_plan import CommitPlan, KeyedPart, Merge
 from pyarctic.optimizing.plan.keyed import waiting_partitions
 from pyarctic.optimizing.protocol.job import Job, job_metadata
 from pyarctic.optimizing.protocol.task import Action, KeyedTask, Task
+from pyarctic.optimizing.protocol.wire import id_to_text
 from pyarctic.units import format_count, format_timestamp
 
 COMMIT_TASKS = 64
@@ -55,6 +55,9 @@ class WaitingChanges:
 class Plan(ABC):
     """What is to be done, and what it is expected to come to."""
 
+    process_id: str
+    job_id: str
+    """The names of all files that tasks write contain it."""
     evaluation: Evaluation
     partitions: pl.DataFrame
     """The requested partitions of the evaluation, with the kind that was chosen for each, and its causes."""
@@ -113,7 +116,7 @@ class Plan(ABC):
         """The tasks with their inputs; without secrets, for readers in any language."""
         return {
             "table": self.observation.table,
-            "snapshot_id": str(self.observation.snapshot_id),
+            "snapshot_id": id_to_text(self.observation.snapshot_id),
             "expected": self.figures(),
             "tasks": [task.to_json() for task in self.tasks],
             "dangling_deletes": json.loads(self.dangling_deletes.select("file_path", "content_offset").write_json()),
@@ -122,7 +125,7 @@ class Plan(ABC):
     def make_job(self, *, memory_bytes: int, verify: bool = False) -> Job:
         """What the tasks share when they are executed. `memory_bytes`: the memory of one task."""
         return Job(
-            id=self._new_job_id(),
+            id=self.job_id,
             table=self.observation.table,
             metadata=job_metadata(self.observation.metadata),
             snapshot_id=self.observation.snapshot_id,
@@ -131,15 +134,35 @@ class Plan(ABC):
             verify=verify,
         )
 
+    def to_commit_plan(self, *, memory_bytes: int, verify: bool = False) -> CommitPlan:
+        """The part of this plan that executing and committing need. `memory_bytes`: the memory of one task."""
+        return CommitPlan(
+            process_id=self.process_id,
+            job=self.make_job(memory_bytes=memory_bytes, verify=verify),
+            tasks=self.tasks,
+            dangling_deletes=self.dangling_deletes,
+            ignores_writers=self._ignores_writers(),
+            marks_rollback=self._marks_rollback(),
+            quiet_time=self.observation.settings.quiet_time,
+            keyed=self._keyed_part(),
+            figures=self.figures(),
+        )
+
     @abstractmethod
     def _count_commits(self) -> int:
         """The number of commits, if tasks take less than a minute."""
 
     @abstractmethod
-    def _new_job_id(self) -> str: ...
+    def _sequence_number(self) -> int | None: ...
 
     @abstractmethod
-    def _sequence_number(self) -> int | None: ...
+    def _ignores_writers(self) -> bool: ...
+
+    @abstractmethod
+    def _marks_rollback(self) -> bool: ...
+
+    @abstractmethod
+    def _keyed_part(self) -> KeyedPart | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,9 +177,6 @@ class NativePlan(Plan):
         batches = -(-full // COMMIT_TASKS) - (-(len(merges) - full) // COMMIT_TASKS)
         return batches + bool(self.tasks_of("convert")) + bool(self.dangling_deletes.height)
 
-    def _new_job_id(self) -> str:
-        return str(uuid.uuid4())
-
     def _sequence_number(self) -> int | None:
         """Rewritten files keep the sequence number they were planned at, so that later equality deletes apply to them."""
         metadata, snapshot_id = self.observation.metadata, self.observation.snapshot_id
@@ -164,6 +184,15 @@ class NativePlan(Plan):
             return None
         snapshot = metadata.snapshot_by_id(snapshot_id)
         return (snapshot.sequence_number if snapshot else None) or 0
+
+    def _ignores_writers(self) -> bool:
+        return self.ignores_writers or not self.observation.settings.writers_first
+
+    def _marks_rollback(self) -> bool:
+        return self.observation.settings.writers_first
+
+    def _keyed_part(self) -> KeyedPart | None:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -204,11 +233,24 @@ class KeyedPlan(Plan):
     def _count_commits(self) -> int:
         return len({task.kind for task in self.tasks}) + bool(self.dangling_deletes.height)
 
-    def _new_job_id(self) -> str:
-        return str(random_id())  # file names of the shared format have a number in its place
-
     def _sequence_number(self) -> int | None:
         return None  # the base store has no equality deletes
+
+    def _ignores_writers(self) -> bool:
+        return True  # they append to the change store, and conflict with nothing
+
+    def _marks_rollback(self) -> bool:
+        return False
+
+    def _keyed_part(self) -> KeyedPart:
+        return KeyedPart(
+            change_snapshot_id=self.changes.snapshot_id,
+            change_sequence_number=self.changes.sequence_number,
+            merges={
+                (row["spec_id"], row["partition"]): Merge(path=row["path"], merged=row["merged"], sequence=row["sequence"])
+                for row in self.merges.iter_rows(named=True)
+            },
+        )
 
 
 def expected_files(task: Task) -> int:

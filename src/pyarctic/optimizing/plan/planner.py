@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import polars as pl
 
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.iceberg.manifest import FILE_SCHEMA
+from pyarctic.iceberg.write import random_id
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.evaluate.rules import GAINS
 from pyarctic.optimizing.observe.observation import KeyedObservation, Observation
@@ -48,6 +50,8 @@ def make_plan(
     if isinstance(observation, KeyedObservation):
         tasks = plan_keyed_tasks(evaluation, chosen, observation, first_task)
         return KeyedPlan(
+            process_id=str(uuid.uuid4()),
+            job_id=str(random_id()),  # file names of the shared format have a number in its place
             evaluation=evaluation,
             partitions=partitions,
             tasks=tasks.tasks,
@@ -58,6 +62,8 @@ def make_plan(
             tree=tasks.tree,
         )
     return NativePlan(
+        process_id=str(uuid.uuid4()),
+        job_id=str(uuid.uuid4()),
         evaluation=evaluation,
         partitions=partitions,
         tasks=plan_native_tasks(
