@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
@@ -9,12 +13,13 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import Rejected
-from pyarctic.optimizing import Options
+from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.plan.commit_plan import CommitPlan
 from pyarctic.optimizing.plan.plan import KeyedPlan, NativePlan
 from pyarctic.optimizing.plan.start_files import load_start
 from pyarctic.tables import Table
+from tests.support.commit_plans import assert_same_plan
 from tests.support.fragmented_table import fragmented_table
 from tests.support.keyed_tables import made as keyed_table
 from tests.support.keyed_tables import many, opened, rows
@@ -91,7 +96,7 @@ def test_an_expired_start_is_told(lake: Catalog) -> None:
     edited(lake.load_table("db.t"), cleaned)
     with pytest.raises(Rejected, match=r"the start snapshot [0-9]+ of the plan was expired by others") as caught:
         load_start(pyarctic.table("lake.db.t"), plan)
-    assert caught.value.facts["reason"] == "start-expired"
+    assert caught.value.facts["reason"] == "history-lost"
     assert "Plan it again" in (caught.value.hint or "")
 
 
@@ -102,7 +107,7 @@ def test_a_table_that_was_made_again_is_another(lake: Catalog) -> None:
     fragmented_table(lake, "db.t")
     with pytest.raises(Rejected, match="another table") as caught:
         load_start(pyarctic.table("lake.db.t"), plan)
-    assert caught.value.facts["reason"] == "other-table"
+    assert caught.value.facts["reason"] == "replaced-table"
 
 
 def test_ids_are_made_once(lake: Catalog) -> None:
@@ -138,3 +143,54 @@ def test_what_a_keyed_plan_merges(lake: Catalog) -> None:
     assert 0 < merge.merged < merge.sequence == change.sequence_number
     assert (plan.ignores_writers, plan.marks_rollback) == (True, False)
     assert int(plan.job.id) > 0
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("kind", ["minor", "full"])
+def test_a_stored_plan_of_a_native_table_is_the_same(lake: Catalog, version: int, kind: KindChoice) -> None:
+    fragmented_table(lake, "db.t", version)
+    plan = planned(pyarctic.table("lake.db.t"), Options(kind=kind)).to_commit_plan(memory_bytes=MEMORY_BYTES, verify=True)
+    assert plan.tasks
+    assert_same_plan(CommitPlan.from_bytes(plan.to_bytes()), plan)
+
+
+def test_a_stored_plan_of_a_keyed_table_is_the_same(lake: Catalog) -> None:
+    plan = committed(merged_keyed_table())
+    assert plan.tasks
+    assert_same_plan(CommitPlan.from_bytes(plan.to_bytes()), plan)
+
+
+LOAD = """
+import sys
+from pathlib import Path
+import pyarctic
+from pyarctic.optimizing.plan.commit_plan import CommitPlan
+from pyarctic.optimizing.plan.start_files import load_start
+
+stored = Path(sys.argv[1]).read_bytes()
+plan = CommitPlan.from_bytes(stored)
+assert plan.to_bytes() == stored
+pyarctic.catalog("lake", type="sql", uri=sys.argv[2], warehouse=sys.argv[3])
+matches = load_start(pyarctic.table("lake.db.t"), plan).matches
+deletes = sum(frame.height for frame in matches.by_kind.values()) + matches.vectors.height
+print(plan.process_id, plan.job.id, len(plan.tasks), matches.data.height, deletes)
+"""
+
+
+@pytest.mark.parametrize("version", [2, 3, None], ids=["native, version 2", "native, version 3", "keyed"])
+def test_another_process_loads_a_plan_and_its_start(lake: Catalog, tmp_path: Path, version: int | None) -> None:
+    if version is not None:
+        fragmented_table(lake, "db.t", version)
+    else:
+        merged_keyed_table()
+    plan = planned(pyarctic.table("lake.db.t"))
+    stored = plan.to_commit_plan(memory_bytes=MEMORY_BYTES).to_bytes()
+    (tmp_path / "plan").write_bytes(stored)
+    optimize(pyarctic.table("lake.db.t"), "full")
+    arguments = [str(tmp_path / "plan"), str(lake.properties["uri"]), str(lake.properties["warehouse"])]
+    told = subprocess.run([sys.executable, "-c", LOAD, *arguments], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    matches = plan.observation.matches
+    deletes = sum(frame.height for frame in matches.by_kind.values()) + matches.vectors.height
+    expected = (plan.process_id, plan.job_id, len(plan.tasks), matches.data.height, deletes)
+    assert told.stdout.split() == [str(value) for value in expected]

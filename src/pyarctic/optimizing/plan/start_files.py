@@ -31,7 +31,7 @@ def load_start(table: Table, plan: CommitPlan) -> StartFiles:
             raise Rejected(
                 f"the plan is for table {job.metadata.table_uuid}, and another table, {table.uuid}, has its name now",
                 hint="Plan it again.",
-                reason="other-table",
+                reason="replaced-table",
             )
         snapshot = _start_snapshot(table, job.snapshot_id)
         files = table.file_list.at(table.view.io, snapshot)
@@ -49,7 +49,7 @@ def _start_snapshot(table: Table, start: int | None) -> Snapshot | None:
         raise Rejected(
             f"the start snapshot {start} of the plan was expired by others",
             hint="Plan it again; its results cannot be committed any more. Keep snapshots longer than processes take.",
-            reason="start-expired",
+            reason="history-lost",
             snapshot_id=start,
         )
     return snapshot

@@ -12,6 +12,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pyarctic.errors import ProtocolError
 from pyarctic.iceberg import trim_metadata
+from pyarctic.iceberg.catalog import apply_patches
 from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
 
 _KEPT_PROPERTIES = ("write.", "schema.name-mapping.", "mixed-format.")
@@ -59,6 +60,7 @@ class Job:
 
 
 def _parse_metadata(document: Any) -> TableMetadata:
+    apply_patches()  # whoever reads a job may have opened no catalog; version 3 needs them
     try:
         return TableMetadataUtil.parse_raw(json.dumps(document))
     except (ValueError, ValidationError) as cause:

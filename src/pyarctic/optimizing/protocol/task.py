@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast, get_args
@@ -11,7 +9,8 @@ from typing import Any, Literal, cast, get_args
 import polars as pl
 
 from pyarctic.errors import ProtocolError
-from pyarctic.iceberg.manifest import FILE_SCHEMA, IS_DATA
+from pyarctic.iceberg.manifest import IS_DATA
+from pyarctic.optimizing.protocol.task_files import FileReader, FileWriter, ListedFiles
 from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
 
 OptimizingKind = Literal["minor", "major", "full"]
@@ -20,10 +19,6 @@ Action = Literal["merge", "convert"]
 
 KEY_SHARE = 0.1
 """Roughly the share of a file that its key columns take: the cost of probing a file that is kept."""
-_OMITTED_COLUMNS = ("snapshot_id", "file_sequence_number", "sort_order_id", "manifest_path")
-"""Columns of a file list that a task does not need."""
-_REQUIRED_COLUMNS = ("content", "file_path", "file_format", "spec_id", "partition", "record_count", "file_size_bytes")
-_WIRE_SCHEMA = pl.Schema({name: dtype for name, dtype in FILE_SCHEMA.items() if name not in _OMITTED_COLUMNS})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,27 +87,34 @@ class Task:
         return rewritten + int((self.input_bytes - rewritten) * KEY_SHARE)
 
     def to_json(self) -> dict[str, Any]:
-        """This task as a JSON document. `keyed` has what only tasks of keyed tables have."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(Task)}
-        values |= {
-            "reasons": list(self.reasons),
-            "z_order": list(self.z_order),
-            "files_out": None if self.files_out is None else list(self.files_out),
-            "files": _files_to_json(self.files),
-            "keyed": None,
-        }
-        return to_document("task", values)
+        """This task as a JSON document."""
+        return to_document("task", self.to_fields(ListedFiles()))
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Task:
         """The task of a JSON document: a `KeyedTask` if it is one."""
-        given = Fields.of(document, "task")
+        return Task.from_fields(Fields.of(document, "task"), ListedFiles())
+
+    def to_fields(self, writer: FileWriter) -> dict[str, Any]:
+        """The fields of its document. `keyed` has what only tasks of keyed tables have."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(Task)}
+        return values | {
+            "reasons": list(self.reasons),
+            "z_order": list(self.z_order),
+            "files_out": None if self.files_out is None else list(self.files_out),
+            "files": writer.write_files(self.files),
+            "keyed": None,
+        }
+
+    @staticmethod
+    def from_fields(given: Fields, reader: FileReader) -> Task:
+        """The task with these fields."""
         values: dict[str, Any] = {
             "id": given.number("id"),
             "action": _one_of(given, "action", get_args(Action)),
             "kind": _one_of(given, "kind", OPTIMIZING_KINDS),
             "partition": given.text("partition"),
-            "files": _files_from_json(given, "files"),
+            "files": reader.read_files(given, "files"),
             "spec_id": given.number("spec_id"),
             "partition_key": given.optional_text("partition_key"),
             "target_bytes": given.number("target_bytes"),
@@ -133,11 +135,11 @@ class Task:
         return KeyedTask(
             **values,
             node_id=keyed.id("node_id"),
-            changes=_files_from_json(keyed, "changes"),
-            kept=keyed.texts("kept"),
+            changes=reader.read_files(keyed, "changes"),
+            kept=reader.read_paths(keyed, "kept"),
             transaction_id=keyed.id("transaction_id"),
-            shareable=keyed.texts("shareable"),
-            foreign=keyed.texts("foreign"),
+            shareable=reader.read_paths(keyed, "shareable"),
+            foreign=reader.read_paths(keyed, "foreign"),
         )
 
 
@@ -176,41 +178,22 @@ class KeyedTask(Task):
         """The size of the files whose rows are rewritten, changes included."""
         return _size(self.replaced) + _size(self.changes)
 
-    def to_json(self) -> dict[str, Any]:
-        """This task as a JSON document."""
+    def to_fields(self, writer: FileWriter) -> dict[str, Any]:
+        """The fields of its document."""
+        values = super().to_fields(writer)
         keyed = {
             "node_id": id_to_text(self.node_id),
-            "changes": _files_to_json(self.changes),
-            "kept": list(self.kept),
+            "changes": writer.write_files(self.changes),
+            "kept": writer.write_paths(self.kept),
             "transaction_id": id_to_text(self.transaction_id),
-            "shareable": list(self.shareable),
-            "foreign": list(self.foreign),
+            "shareable": writer.write_paths(self.shareable),
+            "foreign": writer.write_paths(self.foreign),
         }
-        return super().to_json() | {"keyed": keyed}
+        return values | {"keyed": keyed}
 
 
 def _size(files: pl.DataFrame) -> int:
     return int(files["file_size_bytes"].sum())
-
-
-def _files_to_json(files: pl.DataFrame) -> Any:
-    return json.loads(files.drop(_OMITTED_COLUMNS, strict=False).write_json())
-
-
-def _files_from_json(given: Fields, name: str) -> pl.DataFrame:
-    # Columns that a row lacks are null; columns that the schema lacks are ignored.
-    rows = given.objects(name)
-    try:
-        files = pl.read_json(io.BytesIO(json.dumps(rows).encode()), schema=_WIRE_SCHEMA)
-    except (pl.exceptions.PolarsError, ValueError) as cause:
-        raise ProtocolError(
-            f"the field {name!r} of the task is no list of files: {str(cause).splitlines()[0]}", type="task", field=name
-        ) from cause
-    missing = [column for column in _REQUIRED_COLUMNS if files[column].null_count()]
-    if missing:
-        raise ProtocolError(f"a file in {name!r} of the task has no {missing[0]!r}", type="task", field=missing[0])
-    omitted = [pl.lit(None, FILE_SCHEMA[column]).alias(column) for column in _OMITTED_COLUMNS]
-    return files.with_columns(omitted).select(FILE_SCHEMA.names())
 
 
 def _has(given: Fields, name: str) -> bool:

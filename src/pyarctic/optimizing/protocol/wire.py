@@ -1,20 +1,29 @@
-"""The form in which jobs, tasks and their outcomes are sent and stored: JSON documents with a type and a version.
+"""The form in which plans, jobs, tasks and their outcomes are sent and stored: JSON documents with a type and a version.
 
 A reader ignores fields that it does not know, so that a writer may add some. It names a field that is missing or of a wrong
 type, and a version that it does not know. Ids of 64 bits are texts: in many languages numbers of JSON lose digits.
+
+Stored documents are compressed with gzip, which every language reads.
 
 docs/reference/protocol.md describes the documents. Examples of every version are in tests/data/protocol.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pyarctic.errors import ProtocolError
 
 PROTOCOL_VERSION = 1
-DocumentType = Literal["job", "task", "result", "failure"]
+DocumentType = Literal["job", "task", "result", "failure", "plan"]
+MAX_DOCUMENT_BYTES = 1 << 30
+"""The size of a document after decompression, unless a reader sets another limit. Plans for a million files have less."""
+_GZIP = 31
+"""The `wbits` of zlib for the gzip format."""
+_GZIP_LEVEL = 3
 
 
 def to_document(type_: DocumentType, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,6 +34,30 @@ def to_document(type_: DocumentType, values: Mapping[str, Any]) -> dict[str, Any
 def id_to_text(value: int | None) -> str | None:
     """An id of 64 bits as documents have it."""
     return None if value is None else str(value)
+
+
+def pack(document: Mapping[str, Any]) -> bytes:
+    """A document in its stored form. Equal documents have equal bytes."""
+    text = json.dumps(document, separators=(",", ":"))
+    compressor = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
+    return compressor.compress(text.encode()) + compressor.flush()
+
+
+def unpack(data: bytes, max_bytes: int = MAX_DOCUMENT_BYTES) -> Any:
+    """The document in a stored form. Whoever made it cannot make this process take more than `max_bytes` for its text."""
+    decompressor = zlib.decompressobj(wbits=_GZIP)
+    try:
+        text = decompressor.decompress(data, max_bytes)
+    except zlib.error as cause:
+        raise ProtocolError(f"a stored document is not gzip: {cause}") from cause
+    if decompressor.unconsumed_tail:
+        raise ProtocolError(f"a stored document has more than {max_bytes} bytes", max_bytes=max_bytes)
+    if not decompressor.eof or decompressor.unused_data:
+        raise ProtocolError("a stored document is truncated, or something follows it")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise ProtocolError(f"a stored document is not JSON: {cause}") from cause
 
 
 class Fields:
@@ -50,6 +83,7 @@ class Fields:
                 hint="Use the same release of PyArctic on both sides, or an older one where this was written.",
                 type=type_,
                 version=version,
+                reason="newer-version",
             )
         return fields
 

@@ -12,7 +12,6 @@ from typing import Any, Self
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.types import NestedField
 
-from pyarctic.iceberg.catalog import apply_patches
 from pyarctic.iceberg.delete import DeleteMatches, EqualityDeletes, PositionDeletes, match_deletes
 from pyarctic.iceberg.manifest import PartitionDecoder
 from pyarctic.iceberg.read import LAST_UPDATED, ROW_ID, TableReader, newest_first
@@ -40,7 +39,6 @@ class JobContext:
     @classmethod
     def open(cls, job: Mapping[str, Any], io_properties: Mapping[str, str]) -> Self:
         """The context of a job in JSON. It has all that a task needs; no catalog is contacted."""
-        apply_patches()  # before metadata of version 3 is parsed
         parsed = Job.from_json(job)
         return cls(job=parsed, io=load_file_io(dict(io_properties), parsed.metadata.location))
 
