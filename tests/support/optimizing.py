@@ -21,6 +21,7 @@ from pyarctic.optimizing.execute.kernel.key_ranges import (
 )
 from pyarctic.optimizing.plan import Plan
 from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
+from pyarctic.optimizing.protocol.acceptance import accept_result
 from pyarctic.tables import Table
 
 Meanwhile = Callable[[], None]
@@ -31,7 +32,8 @@ def nobody() -> None:
 
 
 class InProcessEngine:
-    """Executes tasks one after the other, without processes. Jobs, tasks and results go through JSON, as with workers."""
+    """Executes tasks one after the other, without processes. Jobs, tasks and results go through JSON, as with workers,
+    and results are accepted as those of strangers are."""
 
     name = "in-process"
 
@@ -62,7 +64,7 @@ class InProcessEngine:
             result = execute(context, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
         except Exception as error:  # noqa: BLE001  # as workers do
             return TaskFailure.of(task.id, 0, error)
-        return TaskResult.from_json(json.loads(json.dumps(result.to_json())), context.job.metadata)
+        return accept_result(context.job, task, range(1), json.loads(json.dumps(result.to_json())))
 
     @staticmethod
     def _execute_ranges(context: JobContext, task: Task) -> TaskOutcome:
@@ -76,7 +78,8 @@ class InProcessEngine:
                 packets[packet["part"][0].as_py()].append(packet)
         results = [partitioner.write(of_part, part) for part, of_part in packets.items()]
         received = [RangeResult.from_json(json.loads(json.dumps(result.to_json()))) for result in results]
-        return combine_results(context, task, 0, received)
+        outcome = combine_results(context, task, 0, received)
+        return accept_result(context.job, task, range(1), outcome) if isinstance(outcome, TaskResult) else outcome
 
 
 class RecordingListener:

@@ -136,7 +136,7 @@ class _TaskRunner:
             self._stale_attempts += [(task, number) for number in failure.stale_attempts]
             return _spark_failure(task, first_attempt, failure.__cause__ or failure)
         except Unavailable as error:
-            return TaskFailure.of(task.id, first_attempt, error)
+            return TaskFailure.of(task.id, first_attempt, error, self._job.id)
         except Exception as error:  # noqa: BLE001  # raised while sampling
             return _spark_failure(task, first_attempt, error)
         self._stale_attempts += [(task, number) for number in result.stale_attempts]
@@ -152,7 +152,7 @@ class _TaskRunner:
             run = task_function(self._text, storage_properties(self._io), json.dumps(task.to_json()), first_attempt)
             answer = self._spark.range(0, 1, 1, 1).mapInArrow(run, "answer string").collect()[0]["answer"]
         except Unavailable as error:
-            return TaskFailure.of(task.id, first_attempt, error)
+            return TaskFailure.of(task.id, first_attempt, error, self._job.id)
         except Exception as error:  # noqa: BLE001  # PySpark, Py4J and gRPC have different ones
             return _spark_failure(task, first_attempt, error)
         message = json.loads(answer)

@@ -34,7 +34,7 @@ NOT_NEEDED = {
         "cpu_seconds",
         "peak_bytes",
     },
-    "failure": {"hint", "retryable", "partition"},
+    "failure": {"hint", "retryable", "partition", "job"},
     "plan": {"dangling_deletes", "ignores_writers", "marks_rollback"},
 }
 """Fields that a document may lack."""

@@ -110,7 +110,7 @@ def _execute_in_process(context: JobContext, task: Task, attempt: int, listen: P
         return execute(context, task, attempt=attempt, listen=listen)
     except Exception as error:  # noqa: BLE001  # of a task, and the others go on
         remove_attempt_files(context.job, context.io, task, attempt)
-        return TaskFailure.of(task.id, attempt, error)
+        return TaskFailure.of(task.id, attempt, error, context.job.id)
     except BaseException:
         remove_attempt_files(context.job, context.io, task, attempt)
         raise
@@ -175,7 +175,7 @@ class _WorkerPool:
                 try:
                     worker.open_job(self._job, self._io)
                 except Unavailable as error:  # there are no credentials for it now
-                    self._handle_outcome(task, number, TaskFailure.of(task.id, number, error))
+                    self._handle_outcome(task, number, TaskFailure.of(task.id, number, error, self._job.id))
                     continue
                 outcome = worker.execute(self._job, task, number, self._listen)
                 if outcome is None:

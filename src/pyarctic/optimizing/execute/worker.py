@@ -119,7 +119,7 @@ def _handle(context: JobContext, request: dict[str, Any], responses: TextIO, req
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  # reported to the engine
-        response: dict[str, Any] = {"failure": TaskFailure.of(task.id, attempt, error).to_json()}
+        response: dict[str, Any] = {"failure": TaskFailure.of(task.id, attempt, error, context.job.id).to_json()}
     else:
         response = {"result": result.to_json()}
     requests.finish()

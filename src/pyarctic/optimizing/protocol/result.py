@@ -112,12 +112,15 @@ class TaskFailure:
     hint: str | None = None
     retryable: bool = False
     partition: str | None = None
+    job: str = ""
+    """The id of the job; empty if it is not told."""
 
     @classmethod
-    def of(cls, task: int, attempt: int, error: BaseException) -> Self:
+    def of(cls, task: int, attempt: int, error: BaseException, job: str = "") -> Self:
         """The failure that an exception stands for."""
         if isinstance(error, ArcticError):
             return cls(
+                job=job,
                 task=task,
                 attempt=attempt,
                 code=error.code,
@@ -128,8 +131,8 @@ class TaskFailure:
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         if isinstance(error, OSError):
             hint = "Check the storage, the free space on it and on $ARCTIC_SPILL_DIR, and try again."
-            return cls(task=task, attempt=attempt, code="unavailable", detail=detail, hint=hint, retryable=True)
-        return cls(task=task, attempt=attempt, code="internal", detail=detail)
+            return cls(job=job, task=task, attempt=attempt, code="unavailable", detail=detail, hint=hint, retryable=True)
+        return cls(job=job, task=task, attempt=attempt, code="internal", detail=detail)
 
     def to_json(self) -> dict[str, Any]:
         """This failure as a JSON document."""
@@ -147,6 +150,7 @@ class TaskFailure:
             hint=given.optional_text("hint"),
             retryable=given.flag("retryable"),
             partition=given.optional_text("partition"),
+            job=given.optional_text("job") or "",
         )
 
 
