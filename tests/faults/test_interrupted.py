@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,9 +20,14 @@ from pyarctic.config import parse_table_name
 from pyarctic.iceberg.commit import referenced_files
 from pyarctic.optimizing import Options, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit.committer import CommitLog, Committer, FinishedTask
-from pyarctic.optimizing.commit.keyed import KeyedCommitter
-from pyarctic.optimizing.commit.native import NativeCommitter
+from pyarctic.optimizing.commit.changes import ChangeBuilder
+from pyarctic.optimizing.commit.committer import Committer
+from pyarctic.optimizing.commit.decision import choose_next
+from pyarctic.optimizing.commit.log import CommitLog, FinishedTask
+from pyarctic.optimizing.commit.settling import find_outcome
+from pyarctic.optimizing.commit.summary import CommitSummary
+from pyarctic.optimizing.commit.table_now import find_landed
+from pyarctic.optimizing.plan.start_files import load_start
 from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table, remove_outputs
 from tests.faults.lab import NAME, Lab
@@ -33,7 +39,17 @@ from tests.support.optimizing import InProcessEngine
 
 Line = tuple[str, int]
 _WATCHED = {
-    inspect.getfile(watched) for watched in (Committer, NativeCommitter, KeyedCommitter, remove_outputs, referenced_files)
+    inspect.getfile(watched)
+    for watched in (
+        Committer,
+        ChangeBuilder,
+        CommitLog,
+        choose_next,
+        find_landed,
+        find_outcome,
+        remove_outputs,
+        referenced_files,
+    )
 }
 _PARTS = 4
 """The lines are divided among so many tests, which can run at the same time."""
@@ -175,38 +191,41 @@ def test_an_interrupted_process_over_a_keyed_table_removes_no_file_of_a_snapshot
 
 
 def test_results_of_a_native_table_that_have_landed_are_not_committed_again(native: Case) -> None:
-    check_second_commit(native, NativeCommitter)
+    check_second_commit(native)
 
 
 def test_results_of_a_keyed_table_that_have_landed_are_not_committed_again(keyed: Case) -> None:
-    check_second_commit(keyed, KeyedCommitter)
+    check_second_commit(keyed)
 
 
-def check_second_commit(case: Case, kind: type[Committer]) -> None:
+def check_second_commit(case: Case) -> None:
     """By somebody who does not know of the first one, and by somebody who is interrupted in it."""
     rows, table = case.read(), case.open()
     engine = InProcessEngine()
     plan = plan_table(table, Options(kind="full"))
     assert plan is not None
-    outcomes = [*engine.run(plan.make_job(memory_bytes=Options().memory_bytes), table.view.io, plan.tasks, lambda _: None)]
+    commit_plan = plan.to_commit_plan(memory_bytes=Options().memory_bytes)
+    outcomes = [*engine.run(commit_plan.job, table.view.io, plan.tasks, lambda _: None)]
     results = {outcome.task: outcome for outcome in outcomes if isinstance(outcome, TaskResult)}
-    done = [FinishedTask(task=task, result=results[task.id]) for task in plan.tasks]
+    now = datetime.now(UTC)
+    done = [FinishedTask(task=task, result=results[task.id], received_at=now) for task in plan.tasks]
 
-    def commit_all(*, interrupted: bool = False) -> CommitLog:
-        with kind(case.open(), plan, "process", lambda _: None) as committer:
+    def commit_all(*, interrupted: bool = False) -> CommitSummary:
+        opened = case.open()
+        with Committer(opened, commit_plan, load_start(opened, commit_plan)) as committer:
             for one in done:
                 committer.accept(one)
             if interrupted:
                 raise Interrupted
             committer.finish()
-        return committer.log
+        return committer.summary()
 
     first = commit_all()
     assert len(first.committed) == len(done)
     files = case.files()
     second = commit_all()
-    assert sorted(one.task.id for one in second.landed) == [task.id for task in plan.tasks]
-    assert (second.commits, second.committed, second.dropped) == ([], [], [])
+    assert sorted(one.task.id for one in second.found) == [task.id for task in plan.tasks]
+    assert (second.snapshot_ids, second.committed, second.dropped) == ((), [], [])
     with pytest.raises(Interrupted):
         commit_all(interrupted=True)
     assert case.files() == files

@@ -20,8 +20,8 @@ import pyarctic.spark
 from pyarctic import config
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.manifest import FILE_SCHEMA
-from pyarctic.optimizing.plan import Plan
-from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome
+from pyarctic.optimizing.events import ProcessEvent, TaskEnded
+from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome
 from pyarctic.spark import SparkEngine
 from pyarctic.spark.engine import task_function
 from pyarctic.spark.sql_functions import EXPLAIN_COLUMNS, OPTIMIZE_COLUMNS
@@ -186,16 +186,11 @@ class _Interrupting:
         self._signs = signs
         self.ended_tasks: list[int] = []
 
-    def planned(self, plan: Plan) -> None: ...
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def ended(self, task: int, failure: TaskFailure | None) -> None:  # noqa: ARG002
-        self.ended_tasks.append(task)
-        hanging(self._signs)
-        raise KeyboardInterrupt
-
-    def said(self, text: str) -> None: ...
+    def __call__(self, event: ProcessEvent) -> None:
+        if isinstance(event, TaskEnded):
+            self.ended_tasks.append(event.task)
+            hanging(self._signs)
+            raise KeyboardInterrupt
 
 
 def test_results_that_nobody_took_are_removed(oracle: Oracle, fragmented: Table, signs: Path) -> None:

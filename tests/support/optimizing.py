@@ -11,6 +11,7 @@ from pyiceberg.io import FileIO
 from pyarctic.iceberg import storage_properties
 from pyarctic.optimizing import KindChoice, Options, Report
 from pyarctic.optimizing.api import optimize_table
+from pyarctic.optimizing.events import CommitLanded, Planned, ProcessEvent, TaskEnded, TaskProgressed
 from pyarctic.optimizing.execute.kernel import JobContext, execute
 from pyarctic.optimizing.execute.kernel.key_ranges import (
     RangePartitioner,
@@ -90,16 +91,15 @@ class RecordingListener:
         self.plans: list[Plan] = []
         self.messages: list[str] = []
 
-    def planned(self, plan: Plan) -> None:
-        self.plans.append(plan)
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def ended(self, task: int, failure: TaskFailure | None) -> None: ...
-
-    def said(self, text: str) -> None:
-        self.messages.append(text)
-        if text.startswith("committed"):
+    def __call__(self, event: ProcessEvent) -> None:
+        match event:
+            case Planned():
+                self.plans.append(event.plan)
+            case TaskProgressed() | TaskEnded():
+                pass
+            case _:
+                self.messages.append(str(event))
+        if isinstance(event, CommitLanded):
             self._after_commit()
 
 

@@ -13,13 +13,26 @@ from pyarctic._lazy import lazy_exports
 if TYPE_CHECKING:
     from pyarctic.optimizing.api import KindChoice, Options, explain_table, optimize_table
     from pyarctic.optimizing.evaluate.health import Deduction, Health
+    from pyarctic.optimizing.events import (
+        CommitLanded,
+        ConditionUseless,
+        Planned,
+        ProcessEvent,
+        ProcessListener,
+        TaskDropped,
+        TaskEnded,
+        TaskFound,
+        TaskProgressed,
+        WritersAwaited,
+    )
     from pyarctic.optimizing.many_tables import ListenerFactory, Outcomes, TableOutcome, optimize_tables
-    from pyarctic.optimizing.process import ProcessListener
     from pyarctic.optimizing.report import Amounts, Report
     from pyarctic.optimizing.table_health import HealthListener, HealthReport, TableHealth, evaluate_tables
 
 __all__ = [
     "Amounts",
+    "CommitLanded",
+    "ConditionUseless",
     "Deduction",
     "Health",
     "HealthListener",
@@ -28,10 +41,17 @@ __all__ = [
     "ListenerFactory",
     "Options",
     "Outcomes",
+    "Planned",
+    "ProcessEvent",
     "ProcessListener",
     "Report",
     "TableHealth",
     "TableOutcome",
+    "TaskDropped",
+    "TaskEnded",
+    "TaskFound",
+    "TaskProgressed",
+    "WritersAwaited",
     "evaluate_tables",
     "explain_table",
     "optimize_table",
@@ -42,9 +62,20 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "api": ("KindChoice", "Options", "explain_table", "optimize_table"),
+        "events": (
+            "CommitLanded",
+            "ConditionUseless",
+            "Planned",
+            "ProcessEvent",
+            "ProcessListener",
+            "TaskDropped",
+            "TaskEnded",
+            "TaskFound",
+            "TaskProgressed",
+            "WritersAwaited",
+        ),
         "evaluate.health": ("Deduction", "Health"),
         "many_tables": ("ListenerFactory", "Outcomes", "TableOutcome", "optimize_tables"),
-        "process": ("ProcessListener",),
         "report": ("Amounts", "Report"),
         "table_health": ("HealthListener", "HealthReport", "TableHealth", "evaluate_tables"),
     },

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from pyarctic.optimizing.events import ProcessListener, ignore_events
 from pyarctic.optimizing.execute.engines import Engine, LocalEngine
 from pyarctic.optimizing.options import KindChoice, Options
 from pyarctic.optimizing.plan.explain import Explanation, explain_empty_table, explain_plan
-from pyarctic.optimizing.process import OptimizingProcess, ProcessListener, SilentListener, note_about_condition, plan_table
+from pyarctic.optimizing.process import OptimizingProcess, find_useless_condition, plan_table
 from pyarctic.optimizing.report import Report
 from pyarctic.tables import Table
 from pyarctic.termination import end_by_sigterm
@@ -22,8 +23,8 @@ def explain_table(table: Table, options: Options) -> Explanation:
     if plan is None:
         return explain_empty_table(table.name, datetime.now(UTC))
     explanation = explain_plan(plan)
-    note = note_about_condition(plan, options.where)
-    return explanation if note is None else replace(explanation, notes=(*explanation.notes, note))
+    useless = find_useless_condition(plan, options.where)
+    return explanation if useless is None else replace(explanation, notes=(*explanation.notes, str(useless)))
 
 
 def optimize_table(table: Table, engine: Engine, options: Options, listener: ProcessListener | None = None) -> Report:
@@ -32,4 +33,4 @@ def optimize_table(table: Table, engine: Engine, options: Options, listener: Pro
 
     For example `optimize_table(table, LocalEngine(workers=4), Options(kind="major"))`."""
     with end_by_sigterm():
-        return OptimizingProcess(table, engine, options, listener or SilentListener()).run()
+        return OptimizingProcess(table, engine, options, listener or ignore_events).run()

@@ -11,7 +11,7 @@ import polars as pl
 from pyarctic._html import html_page, html_text
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_SCHEMA, IS_VECTOR, PartitionDecoder
 from pyarctic.iceberg.write import NewFile
-from pyarctic.optimizing.commit.committer import CommitLog
+from pyarctic.optimizing.commit.summary import CommitSummary
 from pyarctic.optimizing.evaluate.evaluation import Evaluation
 from pyarctic.optimizing.evaluate.health import Health
 from pyarctic.optimizing.observe.observation import KeyedObservation
@@ -179,22 +179,22 @@ class Report:
             foreign_files=plan.evaluation.files.filter(IS_FOREIGN).height,
         )
 
-    def with_commits(self, log: CommitLog) -> Self:
+    def with_commits(self, commits: CommitSummary) -> Self:
         """This report with what the process has committed."""
-        merges = [finished for finished in log.committed if finished.task.action == "merge"]
+        merges = [finished for finished in commits.committed if finished.task.action == "merge"]
         return replace(
             self,
-            snapshot_ids=tuple(commit.snapshot_id for commit in log.commits if commit.snapshot_id is not None),
-            rolled_back=tuple(log.rolled_back),
-            tasks_committed=len(log.committed),
-            dropped=tuple(f"task {finished.task.id}: {reason}" for finished, reason in log.dropped),
-            removed=Amounts.of_removed([finished.task for finished in merges], log.removed_deletes),
-            added=Amounts.of_added([file for finished in log.committed for file in finished.result.add]),
+            snapshot_ids=commits.snapshot_ids,
+            rolled_back=commits.rolled_back,
+            tasks_committed=len(commits.committed),
+            dropped=tuple(f"task {finished.task.id}: {reason}" for finished, reason in commits.dropped),
+            removed=Amounts.of_removed([finished.task for finished in merges], commits.removed_deletes),
+            added=Amounts.of_added([file for finished in commits.committed for file in finished.result.add]),
             rows_deleted=sum(finished.result.rows_deleted for finished in merges),
             rows_copied=sum(finished.result.copied_rows for finished in merges),
             files_shared=sum(len(finished.result.shared_files) for finished in merges),
-            rebased_rows=sum(commit.rebased_rows for commit in log.commits),
-            change_manifests_merged=log.change_manifests_merged,
+            rebased_rows=commits.rebased_rows,
+            change_manifests_merged=commits.change_manifests_merged,
         )
 
     def with_table(self, before: Evaluation, after: Evaluation) -> Self:

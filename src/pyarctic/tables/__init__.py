@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.tables.commit_outcomes import remove_outputs
+    from pyarctic.tables.commit_outcomes import Removal, remove_outputs
     from pyarctic.tables.create import TableAdvice, schema_of
     from pyarctic.tables.keyed_table import KeyedTable
     from pyarctic.tables.listing import FoundTables, find_tables, list_tables
@@ -23,6 +23,7 @@ __all__ = [
     "ContentKind",
     "FoundTables",
     "KeyedTable",
+    "Removal",
     "ReplaceScope",
     "ScanStore",
     "Table",
@@ -41,7 +42,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "commit_outcomes": ("remove_outputs",),
+        "commit_outcomes": ("Removal", "remove_outputs"),
         "create": ("TableAdvice", "schema_of"),
         "keyed_table": ("KeyedTable",),
         "listing": ("FoundTables", "find_tables", "list_tables"),

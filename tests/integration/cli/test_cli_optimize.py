@@ -20,6 +20,7 @@ from rich.console import Console
 import pyarctic
 from pyarctic.cli.view.facts import format_span
 from pyarctic.cli.view.progress import BarWatcher
+from pyarctic.optimizing.events import CommitLanded
 from pyarctic.optimizing.protocol import Progress, TaskFailure
 from tests.support import changes
 from tests.support.cli_library import Arctic
@@ -347,7 +348,7 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert drawn.tasks[0].completed == plan.tasks[0].input_bytes
         bar.ended(1, TaskFailure(task=1, attempt=0, code="damaged", detail="gone", hint="look"))
         assert drawn.tasks[0].finished
-        bar.said("committed")
+        bar(CommitLanded(snapshot_id=1, units=(0,), tasks=1))
         drawn.refresh()
         bar.planned(plan)
         assert (drawn.tasks[0].completed, drawn.tasks[0].finished) == (0, False)
@@ -356,7 +357,7 @@ def test_the_bar(lake: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "2/2 tasks" in shown
     assert "task 1 (city=Rome) failed [damaged]: gone; look" in shown
     assert "committing to" in shown
-    assert "committed\n" in shown
+    assert "committed 1 task as snapshot 1\n" in shown
 
 
 def test_spans() -> None:

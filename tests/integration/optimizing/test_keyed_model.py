@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import count
 from random import Random
 
@@ -22,7 +23,7 @@ from pyarctic import config
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.commit import keyed as keyedcommits
+from pyarctic.optimizing.commit.decision import CommitPolicy
 from pyarctic.optimizing.plan import keyed as keyedplan
 from pyarctic.optimizing.plan import native as plan
 from pyarctic.tables.format.file_names import parse_file_names
@@ -61,7 +62,8 @@ def copied(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_optimizing_changes_no_row(key: str, numbers: Iterator[int], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(f"{key} {seed}")
     copied(random.choice([1, 3, 1000]), monkeypatch)
-    monkeypatch.setattr(keyedcommits, "_COMMIT_SECONDS", random.choice([-1, 60]))
+    policy = CommitPolicy(interval=timedelta(seconds=random.choice([0, 60])))
+    monkeypatch.setattr(CommitPolicy, "of", lambda _metadata: policy)
     model = OptimizedKeyedModel(f"healed.n.t{next(numbers)}", random, random.choice(OTHERS) if key == "others" else key)
     try:
         play(model)

@@ -14,11 +14,10 @@ from pyiceberg.catalog import Catalog
 
 import pyarctic
 from pyarctic.errors import Unavailable
+from pyarctic.optimizing.events import ProcessEvent, TaskProgressed
 from pyarctic.optimizing.execute import engines, worker_processes
 from pyarctic.optimizing.execute.kernel import merge
 from pyarctic.optimizing.execute.worker_processes import IdleWorkers, WorkerProcess
-from pyarctic.optimizing.process import SilentListener
-from pyarctic.optimizing.protocol import Progress
 from tests.models.spec import SpecTable
 from tests.support.integrity import on_disk
 
@@ -99,9 +98,9 @@ def test_a_worker_has_the_folder_of_its_caller(
     assert len(started) == 2
 
 
-class _FailingListener(SilentListener):
-    def progress(self, progress: Progress) -> None:
-        raise ValueError(progress)
+def fail_at_progress(event: ProcessEvent) -> None:
+    if isinstance(event, TaskProgressed):
+        raise ValueError(event.progress)
 
 
 def test_the_result_of_an_abandoned_task_is_not_taken_for_that_of_the_next(
@@ -113,7 +112,7 @@ def test_the_result_of_an_abandoned_task_is_not_taken_for_that_of_the_next(
     table.commit(*files)
     before = on_disk(lake.load_table("db.t"))
     with pytest.raises(ValueError, match="Progress"):
-        pyarctic.optimize("lake.db.t", "full", workers=1, listener=_FailingListener())
+        pyarctic.optimize("lake.db.t", "full", workers=1, listener=fail_at_progress)
     assert on_disk(lake.load_table("db.t")) == before
     table.commit(table.position_deletes([(files[0].path, n) for n in range(50)], files[0]), operation="delete")
     assert pyarctic.optimize("lake.db.t", "full", workers=1).after.data_files == 1

@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic import config
 from pyarctic.optimizing import KindChoice, Options, Report, optimize_table
-from pyarctic.optimizing.commit import native as commits
+from pyarctic.optimizing.commit.decision import CommitPolicy
 from pyarctic.optimizing.plan import native as plan
 from tests.models.optimized_table import SORTS, SPECS, OptimizedTable
 from tests.support.integrity import leftovers, missing, untrue_totals
@@ -174,7 +174,8 @@ def test_optimizing_equals_model(version: int, lake: Lake, seed: int, monkeypatc
     catalog, numbers = lake
     table = OptimizedTable(catalog, f"n.t{next(numbers)}", Random(seed))
     monkeypatch.setattr(plan, "COPY_LEAST_ROWS", dict.fromkeys(("minor", "major", "full"), table.random.choice([1, 30])))
-    monkeypatch.setattr(commits, "COMMIT_TASKS", table.random.choice([1, 2, 64]))
+    policy = CommitPolicy(batch=table.random.choice([1, 2, 64]))
+    monkeypatch.setattr(CommitPolicy, "of", lambda _metadata: policy)
     try:
         play(table, version)
     finally:

@@ -281,20 +281,21 @@ def test_expired_appends_without_common_keys(lake: Catalog) -> None:
 
 def test_rows_appended_during_a_process_are_not_lost(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan knows nothing of them: its partition is planned again."""
-    from pyarctic.optimizing.commit import keyed
+    from pyarctic.optimizing.commit.table_now import ConcurrentChanges
+    from pyarctic.optimizing.commit.units import CommitUnit
 
     table = made()
     table.write(rows(_1="a"), "overwrite")
     append(lake, rows(_1="b"))
-    conflict_with, races = keyed._ConcurrentChanges.conflict_with, iter([True])
+    conflict_with, races = ConcurrentChanges.conflict_with, iter([True])
 
-    def race(self: keyed._ConcurrentChanges, partition: keyed._PartitionCommit) -> str | None:
+    def race(self: ConcurrentChanges, partition: CommitUnit) -> str | None:
         if next(races, False):
             append(lake, rows(_1="c", _5="c"))
             self._table.refresh()
         return conflict_with(self, partition)
 
-    monkeypatch.setattr(keyed._ConcurrentChanges, "conflict_with", race)
+    monkeypatch.setattr(ConcurrentChanges, "conflict_with", race)
     pyarctic.optimize("lake.db.t")
     assert read() == {1: "c", 5: "c"}
     pyarctic.optimize("lake.db.t")

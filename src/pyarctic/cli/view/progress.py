@@ -20,6 +20,7 @@ from pyarctic.cli.session import note, shows_progress
 from pyarctic.units import format_bytes
 
 if TYPE_CHECKING:
+    from pyarctic.optimizing import ProcessEvent
     from pyarctic.optimizing.plan import Plan
     from pyarctic.optimizing.protocol import Progress as TaskProgress
     from pyarctic.optimizing.protocol import TaskFailure
@@ -53,6 +54,20 @@ class LineWatcher:
         self._partitions: dict[int, str] = {}
         self._ended = 0
 
+    def __call__(self, event: ProcessEvent) -> None:
+        """Show an event."""
+        from pyarctic.optimizing import Planned, TaskEnded, TaskProgressed
+
+        match event:
+            case Planned():
+                self.planned(event.plan)
+            case TaskProgressed():
+                self.progress(event.progress)
+            case TaskEnded():
+                self.ended(event.task, event.failure)
+            case _:
+                self.print_line(str(event))
+
     def planned(self, plan: Plan) -> None:
         """Start counting; called again each time the process plans again."""
         self._partitions = {task.id: task.partition for task in plan.tasks}
@@ -69,9 +84,6 @@ class LineWatcher:
             self.print_line(f"{self._label(task)} failed [{failure.code}]: {failure.detail}{hint}", style="yellow")
         else:
             self.task_done(f"{self._label(task)} done, {self._ended} of {len(self._partitions)}")
-
-    def said(self, text: str) -> None:
-        self.print_line(text)
 
     def task_done(self, text: str) -> None:
         self.print_line(text)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyarctic.iceberg.commit.proof import Proof
     from pyarctic.iceberg.commit.references import referenced_files
     from pyarctic.iceberg.commit.retry import RetryPolicy
+    from pyarctic.iceberg.commit.table_state import TableState
 
 __all__ = [
     "ROLLBACK_ON_CONFLICT",
@@ -45,6 +46,7 @@ __all__ = [
     "Proof",
     "Rejected",
     "RetryPolicy",
+    "TableState",
     "Unknown",
     "commit",
     "mergeable_manifests",
@@ -73,5 +75,6 @@ __getattr__ = lazy_exports(
         "proof": ("Proof",),
         "references": ("referenced_files",),
         "retry": ("RetryPolicy",),
+        "table_state": ("TableState",),
     },
 )

@@ -33,6 +33,7 @@ class RetryPolicy:
     """Of all kinds together; None: lost races are not counted."""
     min_wait: float
     max_wait: float
+    total_seconds: float
     deadline: float
     """On the monotonic clock: no attempt begins after it."""
 
@@ -45,6 +46,7 @@ class RetryPolicy:
             max_retries=non_negative_property(properties, _RETRIES, 0) if _RETRIES in properties else None,
             min_wait=non_negative_property(properties, "commit.retry.min-wait-ms", 100) / 1000,
             max_wait=non_negative_property(properties, "commit.retry.max-wait-ms", 60_000) / 1000,
+            total_seconds=seconds,
             deadline=time.monotonic() + seconds,
         )
 

@@ -1,48 +1,63 @@
-"""Committing finished tasks: what committers of all tables have in common.
+"""Committing the units of a plan: decide, store, send, store what came of it.
 
-A committer owns the output files of the tasks it has accepted. It removes those of tasks that are not in the table, but
-never while the outcome of their commit is open, and never a file that a snapshot refers to.
+Whoever has the plan, the results and the log can go on, at any time and in any process. A committer owns the output files of
+the tasks it has accepted: they are committed, or removed when their unit is given up, but never while a request that names
+them may still be accepted.
 """
 
 from __future__ import annotations
 
-import io as memory
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import polars as pl
-from pyiceberg.table.metadata import TableMetadata
 
+from pyarctic.clock import Clock, SystemClock
 from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
 from pyarctic.errors import Conflict as ConflictError
-from pyarctic.iceberg import open_input, read_bytes, remove_quietly
-from pyarctic.iceberg.commit import (
-    Change,
-    Committed,
-    Conflict,
-    Outcome,
-    Proof,
-    Rejected,
-    RetryPolicy,
-    Unknown,
-    referenced_files,
+from pyarctic.iceberg import remove_quietly
+from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown
+from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY
+from pyarctic.iceberg.write import random_id
+from pyarctic.optimizing.commit.changes import ChangeBuilder, Contents
+from pyarctic.optimizing.commit.decision import (
+    Candidate,
+    Choice,
+    Commit,
+    CommitPolicy,
+    Decision,
+    Drop,
+    Found,
+    NotBefore,
+    Nothing,
+    Progress,
+    Settle,
+    TableNow,
+    choose_next,
+    decide_candidate,
 )
-from pyarctic.iceberg.manifest import FILE_IDENTITY, FILE_SCHEMA, ancestors
-from pyarctic.iceberg.write.parquet import RowGroupSource, check_pages
-from pyarctic.optimizing.observe.history import KIND, PROCESS, SPEC, TASKS, committed_tasks, format_ids
-from pyarctic.optimizing.plan.plan import Plan
-from pyarctic.optimizing.protocol.result import TaskResult
+from pyarctic.optimizing.commit.log import CommitLog, CommitRecord, FinishedTask, LogStore, UnsavedLog
+from pyarctic.optimizing.commit.settling import apply_settled, find_outcome, move_branch
+from pyarctic.optimizing.commit.summary import CommitSummary, summarize, without_rolled_back
+from pyarctic.optimizing.commit.table_now import ConcurrentChanges, WriterActivity, find_landed
+from pyarctic.optimizing.commit.units import CommitUnit, units_of
+from pyarctic.optimizing.events import (
+    CommitLanded,
+    ProcessListener,
+    TaskDropped,
+    TaskFound,
+    WritersAwaited,
+    ignore_events,
+)
+from pyarctic.optimizing.plan.commit_plan import CommitPlan
+from pyarctic.optimizing.plan.start_files import StartFiles
 from pyarctic.optimizing.protocol.task import Task
-from pyarctic.tables import Table, remove_outputs
-from pyarctic.units import format_quantity
+from pyarctic.tables import KeyedTable, Table, merge_many_manifests, remove_outputs
 
 _MAX_SUBMITS = 5
-"""How often a change is submitted when others committed first, or when the catalog did not answer."""
-_MAX_RUNS_IN_MEMORY = 1_000_000
+"""How often an open commit is sent again when the catalog does not answer."""
 
 BeforeSubmit = Callable[[Collection[int], int | None], None]
 """Is called before every request with the ids of its tasks and the head of the branch that it requires. If it raises an
@@ -53,62 +68,11 @@ def ignore_requests(_tasks: Collection[int], _head: int | None) -> None:
     """Nobody keeps account of requests."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedTask:
-    """A task and its result."""
+class Committer:
+    """Commits the units of one plan:
 
-    task: Task
-    result: TaskResult
-
-
-@dataclass(kw_only=True)
-class CommitLog:
-    """What a process has committed so far."""
-
-    commits: list[Committed] = field(default_factory=list)
-    committed: list[FinishedTask] = field(default_factory=list)
-    dropped: list[tuple[FinishedTask, str]] = field(default_factory=list)
-    """Tasks whose results were discarded, and why."""
-    landed: list[FinishedTask] = field(default_factory=list)
-    """Tasks that were in the table already, by an earlier commit of the same results."""
-    removed_deletes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FILE_SCHEMA))
-    rolled_back: list[int] = field(default_factory=list)
-    """Snapshots of the process that are not in the history of the table any more."""
-    change_manifests_merged: int = 0
-    """Manifests of the change store of a keyed table that were merged into others."""
-    _contents: dict[int, tuple[Sequence[FinishedTask], pl.DataFrame]] = field(default_factory=dict)
-    """The tasks and the removed deletes of each snapshot."""
-
-    def add(self, outcome: Committed, finished: Sequence[FinishedTask], removed_deletes: pl.DataFrame) -> None:
-        """Note a commit."""
-        self.commits.append(outcome)
-        self.committed += finished
-        self.removed_deletes = pl.concat([self.removed_deletes, removed_deletes])
-        if outcome.snapshot_id is not None:
-            self._contents[outcome.snapshot_id] = (finished, removed_deletes)
-
-    def drop_rolled_back(self, metadata: TableMetadata, start: int | None) -> None:
-        """Find out which commits the table has lost: somebody rolled them back, or the catalog did so in favour of a writer.
-        `start` is the snapshot the process was planned on: if it is not in the history either, snapshots were expired, and
-        nothing can be said."""
-        history = {snapshot.snapshot_id for snapshot in ancestors(metadata, metadata.current_snapshot())}
-        if start is not None and start not in history:
-            return
-        for snapshot_id in [snapshot_id for snapshot_id in self._contents if snapshot_id not in history]:
-            finished, deletes = self._contents.pop(snapshot_id)
-            reason = f"its snapshot {snapshot_id} was rolled back in favour of another writer"
-            self.rolled_back.append(snapshot_id)
-            self.commits = [commit for commit in self.commits if commit.snapshot_id != snapshot_id]
-            self.committed = [each for each in self.committed if each not in finished]
-            self.dropped += [(each, reason) for each in finished]
-            self.removed_deletes = self.removed_deletes.join(deletes, on=FILE_IDENTITY, how="anti", nulls_equal=True)
-
-
-class Committer(ABC):
-    """Commits the tasks of one plan:
-
-        with NativeCommitter(table, plan, process_id, print) as committer:
-            committer.accept(finished_task)  # or committer.fail(task), for each task
+        with Committer(table, plan, start) as committer:
+            committer.accept(result)  # or committer.fail(task), for each task
             committer.finish()
 
     If it is interrupted, files of tasks that are not in the table are removed, unless that is not certain."""
@@ -116,214 +80,320 @@ class Committer(ABC):
     def __init__(
         self,
         table: Table,
-        plan: Plan,
-        process_id: str,
-        report: Callable[[str], None],
+        plan: CommitPlan,
+        start: StartFiles,
+        *,
+        log: CommitLog | None = None,
+        store: LogStore | None = None,
         before_submit: BeforeSubmit = ignore_requests,
+        policy: CommitPolicy | None = None,
+        clock: Clock | None = None,
+        notify: ProcessListener = ignore_events,
     ) -> None:
-        """`report` receives messages for people."""
-        self.log = CommitLog()
+        """`log` is what earlier committers of the plan have stored in `store`. Without a store the log ends with this
+        committer, and so do files that are not in the table."""
+        self.log = log or CommitLog()
         self._table = table
         self._plan = plan
-        self._process_id = process_id
-        self._report = report
+        self._start = start
+        self._store: LogStore = store or UnsavedLog()
+        self._is_stored = store is not None
         self._before_submit = before_submit
+        self._policy = policy or CommitPolicy.of(table.view.metadata)
+        self._clock = clock or SystemClock()
+        self._notify = notify
+        self._units = units_of(plan)
+        self._unit_of_task = {task.id: unit.id for unit in self._units.values() for task in unit.tasks}
+        self._results: dict[int, FinishedTask] = {}
+        self._failed: set[int] = set()
+        self._started_at = self._clock.now()
+        self._builder = ChangeBuilder(table, plan, start)
+        self._activity = WriterActivity(table, plan)
+        self._submits = 0
+        """How often this committer has asked for the open commit."""
+        self._unknown_reason = "it gave no answer"
         self._removal_failed = False
-        self._open: dict[int, FinishedTask] = {}
-        """Tasks that are accepted and neither committed nor dropped."""
-        self._unresolved: set[int] = set()
-        """Ids of tasks that were submitted to the catalog and not refused: a snapshot refers to their files, or may do so
-        later."""
-
-    @property
-    def leaves_files(self) -> bool:
-        """Whether there are files that are not in the table and could not be removed: a snapshot may refer to them later, or
-        the catalog did not answer."""
-        in_table = {each.task.id for each in (*self.log.committed, *self.log.landed)}
-        return self._removal_failed or not self._unresolved <= in_table
+        self._awaits_writers = False
+        self._manifests_merged = 0
+        """Manifests of the change store of a keyed table that were merged into others."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self._remove_outputs(self._open.values())
+        if kind is None or self._is_stored:  # whoever has the stored log can go on
+            return
+        in_table = {*self.log.committed_units, *self.log.found}
+        self._remove_row_maps(unit for unit in self._units if unit not in in_table)
+        self._remove_outputs(each for each in self._units.values() if each.id not in in_table)
+
+    @property
+    def results(self) -> Mapping[int, FinishedTask]:
+        """The results that were accepted, by task."""
+        return self._results
+
+    @property
+    def leaves_files(self) -> bool:
+        """Whether there are files that are not in the table and could not be removed: a snapshot may refer to them later, or
+        the catalog did not answer."""
+        is_open = self.log.open is not None and self.log.open.was_sent
+        return self._removal_failed or is_open or any(record.was_in_table for record in self.log.records)
+
+    def summary(self) -> CommitSummary:
+        """What was committed, and what others have rolled back since."""
+        if self.log.landed:
+            metadata, start = self._table.refresh().view.metadata, self._plan.job.snapshot_id
+            self.log = without_rolled_back(self.log, metadata, start)
+        summary = summarize(self.log, self._units, self._results)
+        return replace(summary, change_manifests_merged=self._manifests_merged)
 
     def accept(self, finished: FinishedTask) -> None:
-        """Take over the files of a task, and commit it, now or later."""
-        self._open[finished.task.id] = finished
-        self._enqueue(finished)
+        """Take over the files of a task. They are committed by `commit_due` or `finish`."""
+        self._results[finished.task.id] = finished
+        unit = self._unit_of_task[finished.task.id]
+        if unit in self.log.dropped:  # because of another task
+            self._remove_outputs([self._units[unit]])
+            self._notify(TaskDropped(task=finished.task.id, reason=self.log.dropped[unit]))
 
-    @abstractmethod
-    def _enqueue(self, finished: FinishedTask) -> None: ...
-
-    @abstractmethod
     def fail(self, task: Task) -> None:
-        """Note that a task has failed."""
+        """Note that a task is not tried again."""
+        self._failed.add(task.id)
 
-    @abstractmethod
-    def finish(self) -> None:
-        """Commit everything that is left: all tasks have ended."""
-
-    def _proof(self, finished: Sequence[FinishedTask]) -> Proof:
-        results = [each.result for each in finished]
-        return Proof(
-            rows_in=sum(result.rows_in for result in results),
-            rows_deleted=sum(result.rows_deleted for result in results),
-            rows_out=sum(result.rows_out for result in results),
-            rows_from_changes=sum(result.rows_from_changes for result in results),
-            hash_in=_join_hashes([result.hash_in for result in results]),
-            hash_out=_join_hashes([result.hash_out for result in results]),
-        )
-
-    def _snapshot_properties(self, finished: Sequence[FinishedTask]) -> dict[str, str]:
-        kinds = sorted({each.task.kind for each in finished}) or ["minor"]
-        spec_id = self._plan.observation.metadata.default_spec_id
-        properties = {PROCESS: self._process_id, KIND: ",".join(kinds), SPEC: str(spec_id)}
-        if finished:
-            properties[TASKS] = format_ids(each.task.id for each in finished)
-        return properties
-
-    def _row_map(self, finished: Sequence[FinishedTask]) -> pl.DataFrame | pl.LazyFrame | None:
-        row_maps = [self._scan_row_map(path) for each in finished for path in each.result.row_maps]
-        if not row_maps:
-            return None
-        runs = pl.concat(row_maps)
-        is_small = runs.select(pl.len()).collect().item() <= _MAX_RUNS_IN_MEMORY
-        return runs.collect() if is_small else runs
-
-    def _scan_row_map(self, path: str) -> pl.LazyFrame:
-        # Polars does not compare pages with their checksums, and a wrong position would delete another row.
-        local_path = path.removeprefix("file://") if path.startswith(("file:///", "/")) else None
-        if local_path is not None:
-            with open_input(self._table.view.io, path) as stream:
-                check_pages(RowGroupSource.open(stream, path))
-            return pl.scan_parquet(local_path, glob=False)
-        data = read_bytes(self._table.view.io, path)
-        check_pages(RowGroupSource.of_bytes(data, path))
-        return pl.scan_parquet(memory.BytesIO(data), glob=False)
-
-    def _submit(self, change: Change, finished: Sequence[FinishedTask]) -> Committed | Conflict | Rejected:
-        """Commit a change, and again until the outcome is certain. An interruption leaves the tasks unresolved."""
-        tasks = {each.task.id for each in finished}
-        retry = RetryPolicy.of(self._table.view.metadata)
-        attempt = 0
+    def commit_due(self) -> NotBefore | Nothing:
+        """Commit what can be committed now; tells when there will be more to do without further results."""
         while True:
-            try:
-                outcome = self._send(change, tasks)
-            except (Unavailable, ConflictError):  # no request is on its way; after other errors that is not certain
-                self._unresolved -= tasks
-                raise
-            if isinstance(outcome, Unknown):
-                return self._resolve_unknown(change, tasks, outcome, attempt)
-            if isinstance(outcome, Committed) or may_have_landed(outcome):
-                return outcome
-            self._unresolved -= tasks
-            if isinstance(outcome, Rejected) or attempt + 1 == _MAX_SUBMITS or retry.is_over:
-                return outcome
-            time.sleep(_backoff_seconds(attempt))
-            attempt += 1
+            decision = self.next()
+            if isinstance(decision, NotBefore | Nothing):
+                return decision
 
-    def _send(self, change: Change, tasks: Collection[int]) -> Outcome:
-        def before_send(head: int | None) -> None:
-            self._before_submit(tasks, head)
-            self._unresolved.update(tasks)
+    def finish(self) -> None:
+        """Commit everything that is left: all tasks have ended. Merge the manifests of the change store, which gets at least
+        one with every commit of a writer."""
+        while isinstance(decision := self.commit_due(), NotBefore):
+            self._clock.sleep(max((decision.at - self._clock.now()).total_seconds(), 0))
+        if isinstance(self._table, KeyedTable):
+            self._manifests_merged += merge_many_manifests(self._table.change_store)
 
-        return self._table.try_commit(change, before_send)
+    def next(self) -> Choice | Decision:
+        """Make one decision and carry it out."""
+        progress = Progress(results=self._results, failed=self._failed, started_at=self._started_at)
+        now = self._clock.now()
+        choice = choose_next(self._units, self.log, progress, self._policy, now)
+        if not isinstance(choice, Candidate):
+            return self._carry_out(choice)
+        table_now = self._look_at_table(choice)
+        decision = decide_candidate(choice, table_now, self.log, progress, self._clock.now())
+        if isinstance(decision, NotBefore):
+            self._note_waiting(decision, table_now)
+        return self._carry_out(decision)
 
-    def _resolve_unknown(
-        self, change: Change, tasks: Collection[int], unknown: Unknown, attempt: int
-    ) -> Committed | Rejected:
-        """Submit a change again until the catalog says whether it was committed. Its tasks stay unresolved."""
-        while attempt + 1 < _MAX_SUBMITS:
-            time.sleep(_backoff_seconds(attempt))
-            attempt += 1
-            try:
-                outcome = self._send(change, tasks)
-            except ArcticError:
-                continue
-            match outcome:
-                case Committed() | Rejected(may_have_landed=True):
-                    return outcome
-                case Rejected():  # it was in the table for a while: its snapshot may still exist
-                    break
-                case Unknown():
-                    unknown = outcome
-        raise OutcomeUnknown(
-            f"the catalog did not answer the commit of snapshot {unknown.snapshot_id}: {unknown.reason}",
-            hint="The process was stopped, and nothing was removed. Run it again when the catalog answers.",
-            snapshot_id=unknown.snapshot_id,
-        )
+    def _carry_out(self, decision: Choice | Decision) -> Choice | Decision:
+        match decision:
+            case Drop():
+                self._drop(decision.reasons)
+            case Found():
+                self._store.save_found(decision.units)
+                self.log = self.log.with_found(decision.units)
+                self._remove_row_maps(decision.units)
+                for each in self._finished(self._units[unit] for unit in decision.units):
+                    self._notify(TaskFound(task=each.task.id))
+            case Settle():
+                self._settle(decision.record)
+            case Commit():
+                self._commit(decision)
+            case Nothing() | NotBefore() | Candidate():
+                pass
+        return decision
 
-    def _record_committed(self, finished: Sequence[FinishedTask], outcome: Committed, change: Change) -> None:
-        self.log.add(outcome, finished, change.removed_deletes)
-        for each in finished:
-            self._open.pop(each.task.id, None)
-        row_maps = [path for each in finished for path in each.result.row_maps]
-        remove_quietly(self._table.view.io, [*outcome.unused_files, *row_maps])
-        self._report(f"committed {format_quantity(len(finished), 'task')} as snapshot {outcome.snapshot_id}")
+    def _note_waiting(self, decision: NotBefore, table_now: TableNow) -> None:
+        if decision.awaits_writers and not self._awaits_writers:
+            self._notify(WritersAwaited(seconds=table_now.pause.total_seconds()))
+        self._awaits_writers = decision.awaits_writers
 
-    def _drop(self, finished: FinishedTask, reason: str) -> None:
-        self.log.dropped.append((finished, reason))
-        self._open.pop(finished.task.id, None)
-        self._remove_outputs([finished])
-        self._report(f"task {finished.task.id} was dropped: {reason}")
-
-    def _without_landed(self, finished: Sequence[FinishedTask]) -> list[FinishedTask]:
-        """Those that are not in the table yet. The same results may be committed again by a process that does not know that
-        they have landed."""
+    def _look_at_table(self, candidate: Candidate) -> TableNow:
         self._table.refresh()
-        paths = {path for each in finished for path in each.result.written}
-        metadata, since = self._table.view.metadata, self._plan.observation.snapshot_id
+        units = [self._units[unit] for unit in candidate.units]
+        if not units:
+            deletes = self._still_live(self._builder.dangling_deletes(self._in_table(), self.log))
+            return TableNow(has_dangling_deletes=deletes.height > 0)
+        landed = find_landed(self._table, self._plan, units, self._finished(units))
+        if landed:
+            return TableNow(landed=landed)
+        if conflicts := self._conflicts(candidate, units):
+            return TableNow(conflicts=conflicts)
+        if self._plan.ignores_writers:
+            return TableNow()
+        busy, pause, last = self._activity.of_units(units, self._clock.now())
+        return TableNow(busy=busy, pause=pause, last_statement_at=last)
+
+    def _conflicts(self, candidate: Candidate, units: Sequence[CommitUnit]) -> dict[int, str]:
+        if self._plan.keyed is not None:
+            changes = ConcurrentChanges(cast("KeyedTable", self._table), self._plan, self._start)
+            return {unit.id: reason for unit in units if (reason := changes.conflict_with(unit)) is not None}
+        if candidate.step == "convert":
+            # Positions beside equality deletes that other files still need would have to be found again by the next process.
+            removed = self._builder.removable_deletes(self._contents(units), self._in_table(), self.log)
+            if removed.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
+                reason = "the equality deletes are still needed by files that could not be rewritten"
+                return {unit.id: reason for unit in units}
+        return {}
+
+    def _commit(self, decision: Commit) -> None:
+        """Store the decision, then send it, then store what came of it."""
+        units = [self._units[unit] for unit in decision.units]
+        record = CommitRecord(
+            snapshot_id=random_id(),
+            step=decision.step,
+            units=decision.units,
+            removed_deletes=self._removed_deletes(decision, units),
+            changed_at=self._clock.now(),
+        )
+        self._save(record)
+        self._submits = 1
+        self._send(record)
+
+    def _removed_deletes(self, decision: Commit, units: Sequence[CommitUnit]) -> pl.DataFrame:
+        if not units:
+            return self._still_live(self._builder.dangling_deletes(self._in_table(), self.log))
+        if not decision.removes_deletes:
+            return self._plan.dangling_deletes.clear()
+        return self._builder.removable_deletes(self._contents(units), self._in_table(), self.log)
+
+    def _send(self, record: CommitRecord) -> None:
+        """Send a record, and store the outcome. If it is interrupted, the record stays open."""
+        was_sent = record.was_sent
+        contents = self._contents([self._units[unit] for unit in record.units])
+        tasks = {each.task.id for each in contents.finished}
+
+        def before_send(head: int | None) -> None:
+            nonlocal record
+            self._before_submit(tasks, head)
+            record = replace(record, heads=record.heads | {head})
+            self._save(record)
+
+        statistics: list[str] = []
         try:
-            referenced = referenced_files(metadata, self._table.reader(), paths, since=since)
-        except ArcticError:  # of a snapshot that the commit does not need; the commit itself refuses files that are there
-            referenced = set()
-        committed_ids = committed_tasks(metadata, self._process_id)  # includes tasks that wrote nothing
-        waiting = []
-        for each in finished:
-            if each.task.id not in committed_ids and referenced.isdisjoint(each.result.written):
-                waiting.append(each)
-                continue
-            self.log.landed.append(each)
-            self._open.pop(each.task.id, None)
-            self._report(f"task {each.task.id} is in the table already")
-        return waiting
+            change = self._builder.build(record, contents, self.log)
+            statistics = [file.statistics_path for file in change.statistics]
+            outcome = self._table.try_commit(change, before_send)
+        except (Unavailable, ConflictError):  # no request of this call is on its way; after other errors that is not certain
+            if not was_sent:
+                self._save(replace(record, state="refused", changed_at=self._clock.now(), code="not-sent"))
+            self._remove_unless_referenced(statistics)
+            raise
+        self._record_outcome(record, outcome, contents, was_sent=was_sent)
+        if not isinstance(outcome, Committed | Unknown):
+            self._remove_unless_referenced(statistics)
+
+    def _record_outcome(self, record: CommitRecord, outcome: Outcome, contents: Contents, *, was_sent: bool) -> None:
+        """Store the outcome of a request. `was_sent`: there was one before, with the same snapshot id."""
+        now = self._clock.now()
+        match outcome:
+            case Committed():
+                landed = replace(record, state="landed", changed_at=now, rebased_rows=outcome.rebased_rows)
+                self._record_landed(landed, outcome.unused_files)
+            case Unknown():
+                self._unknown_reason = outcome.reason  # it stays open
+            case Rejected() if was_sent and not outcome.may_have_landed:
+                move_branch(self._table, self._plan, record, contents.finished)  # a request from before may be accepted
+            case Conflict() if was_sent:
+                pass
+            case Conflict():
+                refused = replace(record, state="refused", changed_at=now, code="conflict", reason=outcome.reason)
+                self._save(refused)
+            case Rejected():
+                code, was_in_table = outcome.code, outcome.may_have_landed
+                refused = replace(record, state="refused", changed_at=now, code=code, reason=outcome.reason)
+                self._save(replace(refused, was_in_table=was_in_table))
+
+    def _record_landed(self, record: CommitRecord, unused_files: Iterable[str] = ()) -> None:
+        self._save(record)
+        self._remove_row_maps(record.units)
+        remove_quietly(self._table.view.io, unused_files)
+        tasks = sum(len(self._units[unit].tasks) for unit in record.units)
+        self._notify(CommitLanded(snapshot_id=record.snapshot_id, units=record.units, tasks=tasks))
+
+    def _settle(self, record: CommitRecord) -> None:
+        """Find out what became of an open commit. While one of its requests may still be accepted, it is sent again: only
+        one of them can succeed."""
+        if self._submits >= _MAX_SUBMITS:
+            raise OutcomeUnknown(
+                f"the catalog did not answer the commit of snapshot {record.snapshot_id}: {self._unknown_reason}",
+                hint="The process was stopped, and nothing was removed. Run it again when the catalog answers.",
+                snapshot_id=record.snapshot_id,
+            )
+        if self._submits:
+            self._clock.sleep(min(0.2 * 2 ** (self._submits - 1), 5.0))
+        self._submits += 1
+        contents = self._contents([self._units[unit] for unit in record.units])
+        try:
+            self._table.refresh()
+            settled = find_outcome(self._table, self._plan, record, contents.finished)
+            if settled is None:
+                self._send(record)
+                if self.log.open is not None:
+                    record = self.log.open
+                    settled = find_outcome(self._table.refresh(), self._plan, record, contents.finished)
+        except ArcticError:  # the request from before is still open
+            return
+        if settled is not None:
+            proved = apply_settled(record, settled, self._clock.now())
+            if proved.state == "landed":
+                self._record_landed(proved)
+            else:
+                self._save(proved)
+
+    def _save(self, record: CommitRecord) -> None:
+        self._store.save_record(record)
+        self.log = self.log.with_record(record)
+
+    def _drop(self, reasons: Mapping[int, str]) -> None:
+        self._store.save_dropped(reasons)
+        self.log = self.log.with_dropped(reasons)
+        self._remove_outputs(self._units[unit] for unit in reasons)
+        for unit, reason in reasons.items():
+            for each in self._finished([self._units[unit]]):
+                self._notify(TaskDropped(task=each.task.id, reason=reason))
+
+    def _finished(self, units: Iterable[CommitUnit]) -> list[FinishedTask]:
+        return [self._results[task.id] for unit in units for task in unit.tasks if task.id in self._results]
+
+    def _contents(self, units: Sequence[CommitUnit]) -> Contents:
+        return Contents(units=units, finished=self._finished(units))
+
+    def _in_table(self) -> list[FinishedTask]:
+        """The tasks that commits of this plan have brought into the table."""
+        return self._finished(self._units[unit] for unit in self.log.committed_units)
 
     def _still_live(self, deletes: pl.DataFrame) -> pl.DataFrame:
-        """Those that the commits of this process have left in the table: a commit also removes deletes that name a replaced
-        file."""
-        if deletes.is_empty() or not self.log.commits:
+        """Those that are still in the table: a commit also removes deletes that name a replaced file, and other
+        processes may remove the same ones."""
+        if deletes.is_empty() or self._table.view.snapshot_id == self._plan.job.snapshot_id:
             return deletes
         # The table keeps the list of the planned files, whose manifests the next commit is going to need.
         reader = self._table.reader()
         live = reader.files_of(reader.manifests(self._table.view.metadata.current_snapshot()))
         return deletes.join(live, on=FILE_IDENTITY, how="semi", nulls_equal=True)
 
-    def _remove_outputs(self, finished: Iterable[FinishedTask]) -> None:
-        """Remove the files of tasks that are not in the table, except for those whose outcome is open. Row maps are always
-        removed: no snapshot refers to them."""
-        finished = list(finished)
+    def _remove_row_maps(self, units: Iterable[int]) -> None:
+        """No snapshot refers to them."""
+        finished = self._finished(self._units[unit] for unit in units)
         row_maps = {path for each in finished for path in each.result.row_maps}
         self._removal_failed |= bool(remove_quietly(self._table.view.io, row_maps))
-        refused = {path for each in finished if each.task.id not in self._unresolved for path in each.result.written}
-        self._remove_unless_referenced(refused)
+
+    def _remove_outputs(self, units: Iterable[CommitUnit]) -> None:
+        """Remove the files of units that are not in the table, except for those that a request may still bring there."""
+        units = list(units)
+        is_sent = self.log.open is not None and self.log.open.was_sent
+        in_doubt = set(self.log.open.units) if self.log.open is not None and is_sent else set()
+        self._remove_row_maps(unit.id for unit in units if unit.id not in in_doubt)
+        certain = [unit for unit in units if unit.id not in in_doubt and not self._was_in_table(unit)]
+        self._remove_unless_referenced(path for each in self._finished(certain) for path in each.result.written)
+
+    def _was_in_table(self, unit: CommitUnit) -> bool:
+        return any(record.was_in_table for record in self.log.refusals_of(unit.id))
 
     def _remove_unless_referenced(self, paths: Iterable[str]) -> None:
-        observation = self._plan.observation
-        uuid = observation.metadata.table_uuid
-        removal = remove_outputs(self._table, paths, table_uuid=uuid, since=observation.snapshot_id)
+        job = self._plan.job
+        removal = remove_outputs(self._table, paths, table_uuid=job.metadata.table_uuid, since=job.snapshot_id)
         self._removal_failed |= bool(removal.failed)
-
-
-def may_have_landed(outcome: Outcome) -> bool:
-    """Whether a snapshot may refer to the files of a refused change: it was rolled back, or the table lost its name."""
-    return isinstance(outcome, Rejected) and outcome.may_have_landed
-
-
-def _backoff_seconds(attempt: int) -> float:
-    return float(min(0.2 * 2**attempt, 5))
-
-
-def _join_hashes(hashes: Sequence[str | None]) -> str | None:
-    return " ".join(map(str, hashes)) if all(hashes) else None

@@ -1,5 +1,7 @@
-"""Whether to plan a partition of a keyed table again while it has unfinished tasks. Pure; partitions do not concern each
-other, so that a busy one never delays another.
+"""What to plan while a table has unfinished tasks. Pure.
+
+Of a native table a new plan leaves out the data files of unfinished tasks (`files_in_work`), so that a file is replaced by
+one process at most. Of a keyed table each partition is looked at by itself, so that a busy one never delays another:
 
 * Nothing is unfinished: evaluate it.
 * A task is executing, or on its way into the table: leave it alone.
@@ -14,10 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyarctic.optimizing.protocol.task import KeyedTask
+from pyarctic.optimizing.protocol.task import KeyedTask, Task
 
-TaskState = Literal["init", "pending", "executing", "prepared", "committing", "committed", "failed", "cancelled"]
-_FINISHED: frozenset[TaskState] = frozenset({"committed", "cancelled"})
+TaskState = Literal[
+    "init", "pending", "executing", "prepared", "committing", "committed", "failed", "abandoned", "replaced", "cancelled"
+]
+_FINISHED: frozenset[TaskState] = frozenset({"committed", "abandoned", "replaced", "cancelled"})
 _IN_WORK: frozenset[TaskState] = frozenset({"executing", "prepared", "committing"})
 Recheck = Literal["evaluate", "plan", "skip"]
 
@@ -39,6 +43,12 @@ class Replacement:
     """Id of a waiting task → the task that replaces it."""
     extra: tuple[KeyedTask, ...]
     """Tasks that are added."""
+
+
+def files_in_work(tracked: Iterable[tuple[Task, TaskState]]) -> frozenset[str]:
+    """The data files of a native table's unfinished tasks, for `make_plan(in_work=…)`. Delete files may be shared."""
+    unfinished = [task for task, state in tracked if state not in _FINISHED]
+    return frozenset(path for task in unfinished for path in task.data["file_path"])
 
 
 def choose_recheck(tracked: Iterable[TrackedTask], planned_sequence: int, newest_sequence: int | None) -> Recheck:

@@ -8,7 +8,6 @@ from typing import Any, Literal, cast, get_args
 
 import polars as pl
 
-from pyarctic.errors import ProtocolError
 from pyarctic.iceberg.manifest import IS_DATA
 from pyarctic.optimizing.protocol.task_files import FileReader, FileWriter, ListedFiles
 from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
@@ -111,8 +110,8 @@ class Task:
         """The task with these fields."""
         values: dict[str, Any] = {
             "id": given.number("id"),
-            "action": _one_of(given, "action", get_args(Action)),
-            "kind": _one_of(given, "kind", OPTIMIZING_KINDS),
+            "action": given.one_of("action", get_args(Action)),
+            "kind": given.one_of("kind", OPTIMIZING_KINDS),
             "partition": given.text("partition"),
             "files": reader.read_files(given, "files"),
             "spec_id": given.number("spec_id"),
@@ -198,10 +197,3 @@ def _size(files: pl.DataFrame) -> int:
 
 def _has(given: Fields, name: str) -> bool:
     return name in given and given.value(name) is not None
-
-
-def _one_of(given: Fields, name: str, values: tuple[str, ...]) -> str:
-    value = given.text(name)
-    if value not in values:
-        raise ProtocolError(f"{name} of the task must be one of {', '.join(values)}, not {value!r}", type="task", field=name)
-    return value

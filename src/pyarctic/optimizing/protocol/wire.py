@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 from pyarctic.errors import ProtocolError
 
 PROTOCOL_VERSION = 1
-DocumentType = Literal["job", "task", "result", "failure", "plan"]
+DocumentType = Literal["job", "task", "result", "failure", "plan", "commit"]
 MAX_DOCUMENT_BYTES = 1 << 30
 """The size of a document after decompression, unless a reader sets another limit. Plans for a million files have less."""
 _GZIP = 31
@@ -130,6 +131,32 @@ class Fields:
     def optional_id(self, name: str) -> int | None:
         """An id of 64 bits or null; null if it is missing."""
         return None if self._document.get(name) is None else self.id(name)
+
+    def optional_ids(self, name: str) -> tuple[int | None, ...]:
+        """A list of ids of 64 bits and nulls."""
+        values = self._of_type(name, list)
+        if not all(value is None or (isinstance(value, str) and value.removeprefix("-").isdigit()) for value in values):
+            raise self._wrong(name, "a list of whole numbers as texts")
+        return tuple(None if value is None else int(value) for value in values)
+
+    def one_of(self, name: str, values: tuple[str, ...]) -> str:
+        """A text out of a few."""
+        value = self.text(name)
+        if value not in values:
+            raise ProtocolError(
+                f"{name} of the {self._type} must be one of {', '.join(values)}, not {value!r}", type=self._type, field=name
+            )
+        return value
+
+    def time(self, name: str) -> datetime:
+        """A time as in ISO 8601, with its zone."""
+        try:
+            value = datetime.fromisoformat(self.text(name))
+        except ValueError:
+            raise self._wrong(name, "a time as in ISO 8601") from None
+        if value.tzinfo is None:
+            raise self._wrong(name, "a time with its zone")
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; empty if it is missing."""
