@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyarctic.errors import ProtocolError
 from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.commit.decision import (
     Candidate,
@@ -36,6 +39,16 @@ POLICY = CommitPolicy()
 DELETES = pl.DataFrame({"file_path": ["d"]}).select(
     [pl.lit(None, dtype).alias(name) if name != "file_path" else pl.col(name) for name, dtype in FILE_SCHEMA.items()]
 )
+
+_LISTED = DELETES.with_columns(
+    content=pl.lit(1, FILE_SCHEMA["content"]),
+    file_format=pl.lit("PARQUET"),
+    spec_id=pl.lit(0, FILE_SCHEMA["spec_id"]),
+    partition=pl.lit("[]"),
+    record_count=pl.lit(1, FILE_SCHEMA["record_count"]),
+    file_size_bytes=pl.lit(9, FILE_SCHEMA["file_size_bytes"]),
+)
+"""With the columns that every listed file has."""
 
 
 def task(number: int, kind: OptimizingKind = "major", action: Action = "merge") -> Task:
@@ -286,3 +299,28 @@ def _answered(made: CommitRecord, outcome: str) -> CommitRecord:
     if outcome.startswith("open"):
         return replace(made, heads=frozenset({1}), reason=outcome)
     return replace(made, state="refused", code=outcome, reason=outcome, was_in_table=outcome == "rolled-back")
+
+
+def test_a_record_is_the_same_after_it_was_stored() -> None:
+    made = refused(2**62, 3, 4, code="moved", heads=frozenset({None, 2**61}), was_in_table=True, rebased_rows=5)
+    given = replace(made, removed_deletes=_LISTED)
+    stored = CommitRecord.from_json(json.loads(json.dumps(given.to_json())))
+    assert stored.removed_deletes.equals(given.removed_deletes)
+    empty = given.removed_deletes.clear()
+    same = [vars(replace(each, removed_deletes=empty)) | {"removed_deletes": None} for each in (stored, given)]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("step", "x", "step of the commit must be one of merge, convert, dangling-deletes, not 'x'"),
+        ("heads", [1], "the field 'heads' of the commit must be a list of whole numbers as texts"),
+        ("changed_at", "today", "the field 'changed_at' of the commit must be a time as in ISO 8601"),
+        ("changed_at", "2026-01-01", "the field 'changed_at' of the commit must be a time with its zone"),
+    ],
+)
+def test_wrong_fields_of_a_stored_record_are_named(field: str, value: Any, fault: str) -> None:
+    document = record(1, 0).to_json()
+    with pytest.raises(ProtocolError, match=re.escape(fault)):
+        CommitRecord.from_json(document | {field: value})
