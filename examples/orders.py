@@ -13,8 +13,7 @@ import pyarctic
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.write import FileNames, FileTarget, NewFile, write_equality_deletes, write_position_deletes
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.optimizing.plan import Plan
-from pyarctic.optimizing.protocol import Progress, TaskFailure
+from pyarctic.optimizing import ProcessEvent, TaskEnded
 from pyarctic.tables import Table
 
 NAME = "demo.shop.orders"
@@ -59,12 +58,8 @@ class ConcurrentWriter:
         self._table = table
         self.deleted_id = -1
 
-    def planned(self, plan: Plan) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
-    def said(self, text: str) -> None: ...
-
-    def ended(self, task: int, failure: TaskFailure | None) -> None:  # noqa: ARG002  # of the listener protocol
-        if self.deleted_id < 0:
+    def __call__(self, event: ProcessEvent) -> None:
+        if isinstance(event, TaskEnded) and self.deleted_id < 0:
             self.deleted_id = delete_one(self._table, "emea")
 
 
