@@ -14,6 +14,10 @@ class Clock(Protocol):
         """The time of day, with its zone."""
         ...
 
+    def monotonic(self) -> float:
+        """Seconds of a clock that nobody sets, for durations."""
+        ...
+
     def sleep(self, seconds: float) -> None:
         """Wait."""
         ...
@@ -25,6 +29,10 @@ class SystemClock:
     def now(self) -> datetime:
         """The time of day in UTC."""
         return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that nobody sets, for durations."""
+        return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

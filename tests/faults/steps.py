@@ -12,8 +12,8 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import pyarctic
 from pyarctic.optimizing import KindChoice, Options
 from pyarctic.optimizing.api import plan_table
 from pyarctic.optimizing.commit.committer import Committer
+from pyarctic.optimizing.commit.decision import CommitPolicy
 from pyarctic.optimizing.commit.log import CommitLog, CommitRecord, FinishedTask
 from pyarctic.optimizing.commit.unneeded_files import remove_unneeded_files
 from pyarctic.optimizing.execute.kernel import JobContext, execute
@@ -161,7 +162,9 @@ def run_task(steps: Steps, task_id: int) -> None:
 def commit_results(steps: Steps) -> None:
     """Commit all results there are."""
     table, plan = pyarctic.table(steps.table), steps.plan
-    committer = Committer(table, plan, load_start(table, plan), log=steps.log, store=steps)
+    # Some tasks may have no result yet, and nobody waits for them.
+    policy = replace(CommitPolicy.of(table.view.metadata), interval=timedelta(0))
+    committer = Committer(table, plan, load_start(table, plan), log=steps.log, store=steps, policy=policy)
     by_id, now = {task.id: task for task in plan.tasks}, datetime.now(UTC)
     for number, result in steps.results.items():
         committer.accept(FinishedTask(task=by_id[number], result=result, received_at=now))

@@ -27,6 +27,7 @@ from pyarctic.optimizing.commit.log import CommitLog, FinishedTask
 from pyarctic.optimizing.commit.settling import find_outcome
 from pyarctic.optimizing.commit.summary import CommitSummary
 from pyarctic.optimizing.commit.table_now import find_landed
+from pyarctic.optimizing.execute.task_runs import run_tasks
 from pyarctic.optimizing.plan.start_files import load_start
 from pyarctic.optimizing.protocol import TaskResult
 from pyarctic.tables import Table, remove_outputs
@@ -205,7 +206,7 @@ def check_second_commit(case: Case) -> None:
     plan = plan_table(table, Options(kind="full"))
     assert plan is not None
     commit_plan = plan.to_commit_plan(memory_bytes=Options().memory_bytes)
-    outcomes = [*engine.run(commit_plan.job, table.view.io, plan.tasks, lambda _: None)]
+    outcomes = [*run_tasks(engine, commit_plan.job, table.view.io, plan.tasks, lambda _: None)]
     results = {outcome.task: outcome for outcome in outcomes if isinstance(outcome, TaskResult)}
     now = datetime.now(UTC)
     done = [FinishedTask(task=task, result=results[task.id], received_at=now) for task in plan.tasks]

@@ -186,16 +186,14 @@ def test_files_of_a_live_process_stay(lab: Lab) -> None:
 
 _OPTIMIZE_KEYED = """
 import json, os, signal, sys, pyarctic
-from pyarctic.optimizing.execute import LocalEngine
+from pyarctic.optimizing import TaskEnded
 
-class Killed(LocalEngine):
-    def run(self, *arguments):
-        outcomes = super().run(*arguments)
-        yield next(outcomes)
+def kill_after_a_task(event):
+    if isinstance(event, TaskEnded):
         os.kill(os.getpid(), signal.SIGKILL)
 
 pyarctic.catalog("lake", **json.loads(sys.argv[2]))
-pyarctic.optimize(sys.argv[1], "full", Killed(1))
+pyarctic.optimize(sys.argv[1], "full", workers=1, listener=kill_after_a_task)
 """
 
 
@@ -500,7 +498,7 @@ def test_a_record_that_is_not_understood_is_left_alone(lake: Catalog, spoilt: di
 
 def test_a_failed_removal_does_not_fail_the_process(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     left = end_without_cleaning(lake)
-    monkeypatch.setattr(leftover_files, "find_attempt_files", raising(RuntimeError("an error of the storage's client")))
+    monkeypatch.setattr(leftover_files, "find_job_files", raising(RuntimeError("an error of the storage's client")))
     append(98, 99)
     report = optimize_part(1)
     assert (report.changed, report.leftovers_removed) == (True, 0)

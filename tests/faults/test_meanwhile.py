@@ -174,6 +174,19 @@ def test_an_append_that_landed_and_was_expired_is_not_repeated(lab: Lab) -> None
     assert len(content(check_whole(lab, table))) == 13
 
 
+def test_an_append_that_landed_and_was_replaced_and_expired_is_not_repeated(lab: Lab) -> None:
+    """Nothing of it is in the table any more but its rows."""
+    table = lab.table(2)
+    change = make_change(table, "append")
+    assert isinstance(commit(table, change), Committed)
+    changes.apply(table, changes.rewrite)
+    lab.loaded(table).maintenance.expire_snapshots().by_id(change.snapshot_id).commit()
+    outcome = commit(lab.loaded(table), change)
+    assert isinstance(outcome, Rejected)
+    assert (outcome.code, outcome.may_have_landed) == ("history-lost", True)
+    assert len(content(check_whole(lab, table))) == 12
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_commits_to_two_branches_at_once(lab: Lab, version: int) -> None:
     table = lab.table(version)

@@ -10,11 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +30,10 @@ from pyarctic.config import parse_table_name
 from pyarctic.errors import Damaged, OutcomeUnknown, Unavailable
 from pyarctic.iceberg.commit import Change
 from pyarctic.iceberg.write.parquet import DataFileWriter
-from pyarctic.optimizing import Options, Report, optimize_table
+from pyarctic.optimizing import Options, ProcessEvent, ProcessListener, Report, TaskEnded, optimize_table
 from pyarctic.optimizing.commit import committer as offering
-from pyarctic.optimizing.execute import Engine, LocalEngine
-from pyarctic.optimizing.execute.engines import MAX_ATTEMPTS
-from pyarctic.optimizing.protocol import TaskOutcome
+from pyarctic.optimizing.events import ignore_events
+from pyarctic.optimizing.execute.task_runs import MAX_ATTEMPTS
 from pyarctic.tables import ContentKind
 from pyarctic.tables import Table as Handle
 from tests.faults import spoiled
@@ -70,9 +68,9 @@ class Spoilt:
         io = f"{spoiled.SpoiledFileIO.__module__}.{spoiled.SpoiledFileIO.__name__}"
         self.properties = {**properties_of(lab), "py-io-impl": io, spoiled.SIGNS: str(self.signs), **how}
 
-    def optimize(self, table: Table, engine: Engine | Literal["local"] = "local") -> Report:
+    def optimize(self, table: Table, workers: int = 2, listener: ProcessListener = ignore_events) -> Report:
         pyarctic.catalog(NAME, **self.properties)
-        return pyarctic.optimize(full_name(table), "full", engine, workers=2)
+        return pyarctic.optimize(full_name(table), "full", workers=workers, listener=listener)
 
     def hanging(self) -> int:
         """Wait until a process hangs; gives its id."""
@@ -210,7 +208,9 @@ def test_results_that_nobody_took_are_removed(lab: Lab) -> None:
     files = on_disk(table)
     storage = Spoilt(lab, **{spoiled.HANG: f"^{name_begins(THIRD)}"})
     with pytest.raises(_Enough):
-        storage.optimize(table, _Impatient(storage))
+        storage.optimize(table, 1, impatient := _Impatient(storage))
+    assert impatient.worker is not None
+    assert not is_running(impatient.worker)
     assert on_disk(table) == files
     assert content(lab.loaded(table)) == before
 
@@ -220,20 +220,16 @@ class _Enough(Exception):
 
 
 class _Impatient:
-    """Takes the first outcome only, and stops when the third task hangs."""
-
-    name = "impatient"
+    """Listens until the first task has ended, and gives up when the third one hangs."""
 
     def __init__(self, storage: Spoilt) -> None:
         self._storage = storage
+        self.worker: int | None = None
 
-    def run(self, *args: Any) -> Generator[TaskOutcome, None, None]:
-        outcomes = LocalEngine(workers=1).run(*args)
-        yield next(outcomes)
-        worker = self._storage.hanging()
-        outcomes.close()
-        assert not is_running(worker)
-        raise _Enough
+    def __call__(self, event: ProcessEvent) -> None:
+        if isinstance(event, TaskEnded):
+            self.worker = self._storage.hanging()
+            raise _Enough
 
 
 # ---- full disks ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import pyarctic
+from pyarctic.config.table_properties import MERGED_SEQUENCES_STORAGE
+from pyarctic.iceberg.write import told_snapshot
 from tests.faults.steps import Steps, clean, commit_results, make_plan, run_task
 from tests.support import changes
 from tests.support.integrity import missing, needed, on_disk
@@ -76,10 +78,11 @@ def native(lake: Catalog, version: int) -> Case:
     return Case(table="lake.db.t", rows=rows, write=write)
 
 
-def keyed(_lake: Catalog) -> Case:
+def keyed(_lake: Catalog, storage: str = "summary") -> Case:
     """Changes of three partitions, some merged before. Others upsert and delete."""
     rows: dict[int, Any] = {}
     table = made(CITIES, ("city",))
+    table.set({MERGED_SEQUENCES_STORAGE.name: storage})
 
     def upsert(text: str, *ids: int) -> None:
         given = [(number, "abc"[number % 3], text) for number in ids]
@@ -107,6 +110,7 @@ CASES: dict[str, Callable[[Catalog], Case]] = {
     "native v2": lambda lake: native(lake, 2),
     "native v3": lambda lake: native(lake, 3),
     "keyed": keyed,
+    "keyed statistics": partial(keyed, storage="statistics"),
 }
 
 
@@ -153,9 +157,11 @@ def _check(steps: Steps, case: Case) -> None:
     log, plan = steps.log, steps.plan
     assert log.open is None
     assert len(log.committed_units) == len(set(log.committed_units))
-    job_files = {path for store in case.stores() for path in on_disk(store) if plan.job.id in path}
+    commits = {record.snapshot_id for record in log.records}
+    files = {path for store in case.stores() for path in on_disk(store)}
+    of_process = {path for path in files if plan.job.id in path or told_snapshot(path) in commits}
     live = {path for store in case.stores() for path in needed(store)}
-    assert job_files <= live, "files of the process that nothing refers to"
+    assert of_process - live == set(), "files of the process that nothing refers to"
     for store in case.stores():
         assert missing(store) == []
     numbers = [path.name.split("-")[1] for path in steps.folder.glob("result-*.json")]

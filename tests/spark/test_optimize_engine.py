@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from pyarctic import config
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.manifest import FILE_SCHEMA
 from pyarctic.optimizing.events import ProcessEvent, TaskEnded
-from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome
+from pyarctic.optimizing.execute import AttemptFuture
+from pyarctic.optimizing.protocol import Job, Task, TaskFailure
 from pyarctic.spark import SparkEngine
 from pyarctic.spark.engine import task_function
 from pyarctic.spark.sql_functions import EXPLAIN_COLUMNS, OPTIMIZE_COLUMNS
@@ -196,8 +197,9 @@ class _Interrupting:
 def test_results_that_nobody_took_are_removed(oracle: Oracle, fragmented: Table, signs: Path) -> None:
     files = on_disk(fragmented)
     spoil(oracle, signs, f"^{name_begins(THIRD)}")
+    engine = SparkEngine(oracle.spark, workers=1)
     with pytest.raises(_Enough):
-        pyarctic.optimize(full_name(oracle, fragmented), "full", _Impatient(oracle, fragmented, signs))
+        pyarctic.optimize(full_name(oracle, fragmented), "full", engine, listener=_Impatient(fragmented, signs))
     assert on_disk(fragmented) == files
 
 
@@ -206,24 +208,18 @@ class _Enough(Exception):
 
 
 class _Impatient:
-    """Takes the first outcome only, and stops when the second task is done and the third hangs."""
+    """Listens until the first task has ended, and gives up when the second one is done and the third hangs."""
 
-    name = "impatient"
-
-    def __init__(self, oracle: Oracle, table: Table, signs: Path) -> None:
-        self._oracle = oracle
+    def __init__(self, table: Table, signs: Path) -> None:
         self._folder = Path(local(table.location()))
         self._signs = signs
 
-    def run(self, *args: Any) -> Generator[TaskOutcome, None, None]:
-        outcomes = SparkEngine(self._oracle.spark, workers=1).run(*args)
-        first = next(outcomes)
-        yield first
-        other = SECOND if first.task == FIRST else FIRST
-        wait_until(lambda: any(self._folder.rglob(f"{name_begins(other, 0)}*-rowmap.parquet")))
-        hanging(self._signs)
-        outcomes.close()
-        raise _Enough
+    def __call__(self, event: ProcessEvent) -> None:
+        if isinstance(event, TaskEnded):
+            other = SECOND if event.task == FIRST else FIRST
+            wait_until(lambda: any(self._folder.rglob(f"{name_begins(other, 0)}*-rowmap.parquet")))
+            hanging(self._signs)
+            raise _Enough
 
 
 # ---- secrets ------------------------------------------------------------------------------------------------------------
@@ -260,13 +256,17 @@ class _Listening:
 
     def __init__(self, oracle: Oracle) -> None:
         self._engine = SparkEngine(oracle.spark)
+        self.parallelism = self._engine.parallelism
         self.told: list[str] = []
         self.had_the_secret = False
 
-    def run(self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Any) -> Generator[TaskOutcome, None, None]:
-        self.told += [json.dumps(job.to_json()), *(json.dumps(task.to_json()) for task in tasks)]
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._engine.prepare(tasks)
+
+    def submit(self, job: Job, io: FileIO, task: Task, attempt: int, listen: Any) -> AttemptFuture:
+        self.told += [json.dumps(job.to_json()), json.dumps(task.to_json())]
         self.had_the_secret = _SECRET in io.properties.values()
-        yield from self._engine.run(job, io, tasks, listen)
+        return self._engine.submit(job, io, task, attempt, listen)
 
 
 # ---- SQL ----------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import time
 from functools import partial
@@ -37,7 +37,8 @@ from pyiceberg.types import (
 import pyarctic
 from pyarctic import config
 from pyarctic.optimizing.api import Options, plan_table
-from pyarctic.optimizing.protocol import Task, TaskOutcome, TaskResult
+from pyarctic.optimizing.execute import AttemptFuture
+from pyarctic.optimizing.protocol import Task, TaskResult
 from pyarctic.spark import SparkEngine
 from tests.faults import spoiled
 from tests.faults.test_optimize_faults import wait_until
@@ -203,7 +204,7 @@ def spoil(oracle: Oracle, signs: Path, **more: str) -> None:
 def test_what_cannot_be_written_is_tried_again(oracle: Oracle, tmp_path: Path) -> None:
     table = made(oracle, 2)
     before = content(table)
-    spoil(oracle, tmp_path, **{spoiled.WRITE_ONCE: r"-00001\.parquet$"})
+    spoil(oracle, tmp_path, **{spoiled.WRITE_ONCE: r"00001\.parquet$"})
     report = pyarctic.optimize(full_name(oracle, table), "auto", oracle.spark)
     assert not report.failures
     assert report.tasks_committed == 1
@@ -216,7 +217,7 @@ def test_a_killed_writer_leaves_nothing(oracle: Oracle, tmp_path: Path) -> None:
     """Without another attempt, because this session has one only: what it left is found by the ids of attempts."""
     table = made(oracle, 2)
     files = on_disk(table)
-    spoil(oracle, tmp_path, **{spoiled.HANG: r"-00001\.parquet$"})
+    spoil(oracle, tmp_path, **{spoiled.HANG: r"00001\.parquet$"})
     with ThreadPoolExecutor() as pool:
         running = pool.submit(pyarctic.optimize, full_name(oracle, table), "auto", oracle.spark)
         wait_until(lambda: any(tmp_path.glob("*.parquet")))
@@ -232,13 +233,21 @@ class _Meanwhile:
     """Lets others write when the tasks are done and not committed."""
 
     name = "spark"
+    parallelism = 1
 
     def __init__(self, oracle: Oracle, others: Any) -> None:
-        self._oracle = oracle
+        self._engine = SparkEngine(oracle.spark)
         self._others = others
+        self._left = 0
 
-    def run(self, job: Any, io: Any, tasks: Sequence[Task], listen: Any) -> Generator[TaskOutcome, None, None]:
-        outcomes = list(SparkEngine(self._oracle.spark).run(job, io, tasks, listen))
-        assert all(isinstance(outcome, TaskResult) for outcome in outcomes), outcomes
-        self._others()
-        yield from outcomes
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._engine.prepare(tasks)
+        self._left = len(tasks)
+
+    def submit(self, *arguments: Any) -> AttemptFuture:
+        future = self._engine.submit(*arguments)
+        assert isinstance(future.result(), TaskResult), future.result()
+        self._left -= 1
+        if not self._left:
+            self._others()
+        return future

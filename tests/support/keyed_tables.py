@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def many(ids: range, text: str) -> pa.Table:
     return pa.table({"id": list(ids), "text": [*texts(ids, text).values()]}, schema=IDS)
 
 
-def texts(ids: range, text: str) -> dict[int, str]:
+def texts(ids: Iterable[int], text: str) -> dict[int, str]:
     """Texts that take about twenty bytes each, however they are encoded."""
     return {number: text + hashlib.md5(f"{text}{number}".encode()).hexdigest() for number in ids}
 

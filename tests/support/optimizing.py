@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
@@ -12,6 +12,7 @@ from pyarctic.iceberg import storage_properties
 from pyarctic.optimizing import KindChoice, Options, Report
 from pyarctic.optimizing.api import optimize_table
 from pyarctic.optimizing.events import CommitLanded, Planned, ProcessEvent, TaskEnded, TaskProgressed
+from pyarctic.optimizing.execute import AttemptFuture
 from pyarctic.optimizing.execute.kernel import JobContext, execute
 from pyarctic.optimizing.execute.kernel.key_ranges import (
     RangePartitioner,
@@ -37,6 +38,7 @@ class InProcessEngine:
     and results are accepted as those of strangers are."""
 
     name = "in-process"
+    parallelism = 1
 
     def __init__(self, after_task: Meanwhile = nobody, before_commit: Meanwhile = nobody, *, divides: bool = False) -> None:
         """`after_task` is called after each task but the last, `before_commit` after the last: their commit comes next.
@@ -46,29 +48,38 @@ class InProcessEngine:
         self.before_commit = before_commit
         self.tasks: list[Task] = []
         self.results: list[TaskOutcome] = []
+        self._left = 0
+        self._context: JobContext | None = None
 
-    def run(
-        self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
-    ) -> Generator[TaskOutcome, None, None]:
-        context = JobContext.open(json.loads(json.dumps(job.to_json())), storage_properties(io))
-        for number, task in enumerate(tasks, start=1):
-            divides = self._divides and task.ranges > 1
-            outcome = self._execute_ranges(context, task) if divides else self._execute(context, task, listen)
-            self.tasks.append(task)
-            self.results.append(outcome)
-            (self.before_commit if number == len(tasks) else self.after_task)()
-            yield outcome
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._left = len(tasks)
+
+    def submit(self, job: Job, io: FileIO, task: Task, attempt: int, listen: Callable[[Progress], None]) -> AttemptFuture:
+        if self._context is None or self._context.job.id != job.id:
+            self._context = JobContext.open(json.loads(json.dumps(job.to_json())), storage_properties(io))
+        divides = self._divides and task.ranges > 1
+        outcome = (
+            self._execute_ranges(self._context, task, attempt)
+            if divides
+            else self._execute(self._context, task, attempt, listen)
+        )
+        self.tasks.append(task)
+        self.results.append(outcome)
+        self._left -= 1
+        (self.after_task if self._left else self.before_commit)()
+        return AttemptFuture.of(outcome)
 
     @staticmethod
-    def _execute(context: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
+    def _execute(context: JobContext, task: Task, attempt: int, listen: Callable[[Progress], None]) -> TaskOutcome:
+        sent = Task.from_json(json.loads(json.dumps(task.to_json())))
         try:
-            result = execute(context, Task.from_json(json.loads(json.dumps(task.to_json()))), listen=listen)
+            result = execute(context, sent, attempt=attempt, listen=listen)
         except Exception as error:  # noqa: BLE001  # as workers do
-            return TaskFailure.of(task.id, 0, error)
-        return accept_result(context.job, task, range(1), json.loads(json.dumps(result.to_json())))
+            return TaskFailure.of(task.id, attempt, error)
+        return accept_result(context.job, task, attempt, json.loads(json.dumps(result.to_json())))
 
     @staticmethod
-    def _execute_ranges(context: JobContext, task: Task) -> TaskOutcome:
+    def _execute_ranges(context: JobContext, task: Task, attempt: int) -> TaskOutcome:
         task = Task.from_json(json.loads(json.dumps(task.to_json())))
         sources = range(task.data.height)
         sample = combine_samples([sample_keys(context, task, [source]) for source in sources])
@@ -77,10 +88,10 @@ class InProcessEngine:
         for source in reversed(sources):
             for packet in partitioner.read(source):
                 packets[packet["part"][0].as_py()].append(packet)
-        results = [partitioner.write(of_part, part) for part, of_part in packets.items()]
+        results = [partitioner.write(of_part, attempt, part) for part, of_part in packets.items()]
         received = [RangeResult.from_json(json.loads(json.dumps(result.to_json()))) for result in results]
-        outcome = combine_results(context, task, 0, received)
-        return accept_result(context.job, task, range(1), outcome) if isinstance(outcome, TaskResult) else outcome
+        outcome = combine_results(context, task, attempt, received)
+        return accept_result(context.job, task, attempt, outcome) if isinstance(outcome, TaskResult) else outcome
 
 
 class RecordingListener:

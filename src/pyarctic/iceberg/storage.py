@@ -251,10 +251,19 @@ def remove_if_incomplete(io: FileIO, path: str) -> Iterator[None]:
         ) from cause
 
 
-def list_folder(io: FileIO, folder: str) -> list[str]:
-    """The files in a folder; none if it does not exist, or if the storage is of a kind that cannot list."""
+@runtime_checkable
+class WrapsStorage(Protocol):
+    """A FileIO that passes everything on to another one, which may be a different one each time."""
+
+    def wrapped(self) -> FileIO: ...
+
+
+def list_folder(io: FileIO, folder: str) -> list[str] | None:
+    """The files in a folder; none if it does not exist. None: the storage is of a kind that cannot list."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
+    if isinstance(io, WrapsStorage):
+        io = io.wrapped()
     if isinstance(io, PyArrowFileIO):
         from pyarrow.fs import FileSelector, FileType
 
@@ -268,7 +277,7 @@ def list_folder(io: FileIO, folder: str) -> list[str]:
             return []
         entries = filesystem.ls(folder, detail=True)
         return [f"{folder}/{entry['name'].rpartition('/')[2]}" for entry in entries if entry["type"] == "file"]
-    return []
+    return None
 
 
 def remove_quietly(io: FileIO, paths: Iterable[str]) -> set[str]:

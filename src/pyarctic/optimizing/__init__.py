@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from pyarctic.optimizing.api import KindChoice, Options, explain_table, optimize_table
+    from pyarctic.optimizing.api import KindChoice, Options, explain_table, optimize_table, plan_table
     from pyarctic.optimizing.evaluate.health import Deduction, Health
     from pyarctic.optimizing.events import (
         CommitLanded,
@@ -56,12 +56,13 @@ __all__ = [
     "explain_table",
     "optimize_table",
     "optimize_tables",
+    "plan_table",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "api": ("KindChoice", "Options", "explain_table", "optimize_table"),
+        "api": ("KindChoice", "Options", "explain_table", "optimize_table", "plan_table"),
         "events": (
             "CommitLanded",
             "ConditionUseless",

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyarctic.optimizing.events import ProcessListener, ignore_events
-from pyarctic.optimizing.execute.engines import Engine, LocalEngine
+from pyarctic.optimizing.execute.engine import Engine
+from pyarctic.optimizing.execute.local_engine import LocalEngine
 from pyarctic.optimizing.options import KindChoice, Options
 from pyarctic.optimizing.plan.explain import Explanation, explain_empty_table, explain_plan
 from pyarctic.optimizing.process import OptimizingProcess, find_useless_condition, plan_table

@@ -9,7 +9,7 @@ from typing import Any
 from pyarctic._html import html_page, html_table
 from pyarctic.optimizing.api import optimize_table
 from pyarctic.optimizing.events import ProcessListener
-from pyarctic.optimizing.execute.engines import Engine
+from pyarctic.optimizing.execute.engine import Engine
 from pyarctic.optimizing.options import Options
 from pyarctic.optimizing.report import Report
 from pyarctic.optimizing.table_health import describe_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 import uuid
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -33,9 +34,10 @@ from pyarctic.optimizing.events import (
     TaskProgressed,
     ignore_events,
 )
-from pyarctic.optimizing.execute.engines import Engine, attempts_of, parallelism_of
+from pyarctic.optimizing.execute.engine import Engine
 from pyarctic.optimizing.execute.process_records import ProcessRecord
 from pyarctic.optimizing.execute.renewed_storage import RenewedStorage
+from pyarctic.optimizing.execute.task_runs import MAX_ATTEMPTS, run_tasks
 from pyarctic.optimizing.observe.observation import check_optimizable
 from pyarctic.optimizing.options import Options
 from pyarctic.optimizing.plan.plan import KeyedPlan, NativePlan, Plan
@@ -51,8 +53,11 @@ _KEPT_BYTES = 32 << 20
 """Manifests in remote storage are read for the plan, and again to write those without the replaced files."""
 
 
-def plan_table(table: Table, options: Options, parallelism: int = 1) -> NativePlan | KeyedPlan | None:
-    """Plan what a process would do now with so many workers; None for a table without data."""
+def plan_table(
+    table: Table, options: Options, parallelism: int = 1, in_work: Collection[str] = ()
+) -> NativePlan | KeyedPlan | None:
+    """Plan what a process would do now with so many workers; None for a table without data. Files `in_work` by other
+    processes are left out."""
     check_optimizable(table)
     evaluation = evaluate_table(table)
     if evaluation is None:
@@ -62,6 +67,7 @@ def plan_table(table: Table, options: Options, parallelism: int = 1) -> NativePl
             evaluation,
             kind=None if options.kind == "auto" else options.kind,
             only=None if options.where is None else _matching_partitions(evaluation, options.where),
+            in_work=in_work,
             ignore_writers=options.ignore_writers,
             parallelism=parallelism,
         )
@@ -125,7 +131,7 @@ class OptimizingProcess:
             return self._run()
 
     def _run(self) -> Report:
-        plan = plan_table(self._table, self._options, parallelism_of(self._engine))
+        plan = plan_table(self._table, self._options, self._engine.parallelism)
         report = Report.empty(
             table=self._table.name,
             engine=self._engine.name,
@@ -159,7 +165,7 @@ class OptimizingProcess:
         )
         try:
             with committer:
-                record.start(plan.tasks, attempts_of(self._engine))
+                record.start(plan.tasks, range(MAX_ATTEMPTS))
                 self._run_tasks(plan, commit_plan.job, storage, committer)
             return committer.summary()
         finally:
@@ -176,7 +182,7 @@ class OptimizingProcess:
         # The largest tasks first, so that the last ones are short. Conversions are committed after merges anyway.
         merges = sorted(plan.tasks_of("merge"), key=lambda task: task.input_bytes, reverse=True)
         ordered = [*merges, *plan.tasks_of("convert")]
-        with closing(self._engine.run(job, storage, ordered, self._report_progress)) as outcomes:
+        with closing(run_tasks(self._engine, job, storage, ordered, self._report_progress)) as outcomes:
             for outcome in outcomes:
                 self._handle_outcome(tasks[outcome.task], outcome, committer)
         committer.finish()

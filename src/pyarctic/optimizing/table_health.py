@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from pyarctic._html import html_page, html_table
 from pyarctic.errors import ArcticError, UsageError
 from pyarctic.optimizing.evaluate.health import Deduction, Health
-from pyarctic.optimizing.execute.engines import LocalEngine
+from pyarctic.optimizing.execute.local_engine import LocalEngine
 from pyarctic.optimizing.options import Options
 from pyarctic.optimizing.plan.plan import Plan
 from pyarctic.optimizing.process import plan_table

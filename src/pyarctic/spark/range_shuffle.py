@@ -2,8 +2,8 @@
 sort and write them.
 
 Spark knows only which part a row belongs to: rows are sent as packed bytes, independent of their types. Errors of the kernel
-are returned as data. The files of a writer are named by Spark's attempt id, which is unique even among repeated stages;
-files that failed attempts left behind are found by trying the ids that were assigned meanwhile.
+are returned as data. The files of a writer are named by Spark's id of its execution, which no other one has, even of a
+repeated stage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyarctic.iceberg import remove_quietly, storage_properties
+from pyarctic.iceberg import storage_properties
 from pyarctic.optimizing.execute import Storage
 from pyarctic.optimizing.execute.kernel import (
     JobContext,
@@ -27,15 +27,13 @@ from pyarctic.optimizing.execute.kernel import (
     failure_packet,
     sample_keys,
 )
-from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome, TaskResult
+from pyarctic.optimizing.protocol import Job, Task, TaskFailure, TaskOutcome
 from pyarctic.spark.executors import executor_function, task_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _READERS_PER_SLOT = 4
-_SPARE_ATTEMPTS = 100
-"""Attempt ids that other jobs may have taken meanwhile, if the current one cannot be queried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +44,8 @@ class _ShuffleWork:
     io_properties: dict[str, str]
     task: str
     attempt: int
+    first: int = 0
+    """An id that Spark has assigned to an execution before. Writers number theirs from there."""
     sample: bytes = b""
 
     @cached_property
@@ -64,40 +64,30 @@ class _ShuffleWork:
         return TaskFailure.of(json.loads(self.task)["id"], self.attempt, error).to_json()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShuffleResult:
-    """The outcome of a task, and the attempts that may have left files behind."""
-
-    outcome: TaskOutcome
-    stale_attempts: tuple[int, ...] = ()
-
-
 class RangeShuffle:
     """Runs the large tasks of one job."""
 
-    def __init__(self, spark: SparkSession, job: Job, io: Storage, *, speculates: bool) -> None:
+    def __init__(self, spark: SparkSession, job: Job, io: Storage) -> None:
         self._spark = spark
         self._job = job
         self._io = io
-        self._text = json.dumps(job.to_json())
-        self._speculates = speculates
 
-    def run(self, task: Task, attempt: int) -> ShuffleResult:
-        """Sample, read, sort and write. Raises errors of Spark before the shuffle, and `ShuffleFailed` after its start."""
+    def run(self, task: Task, attempt: int) -> tuple[TaskOutcome, bool]:
+        """Sample, read, sort and write; raises errors of Spark. Tells also whether executions may have left files that the
+        outcome does not name."""
         work = _ShuffleWork(
-            job=self._text, io_properties=storage_properties(self._io), task=json.dumps(task.to_json()), attempt=attempt
+            job=json.dumps(self._job.to_json()),
+            io_properties=storage_properties(self._io),
+            task=json.dumps(task.to_json()),
+            attempt=attempt,
         )
         samples = self._files(task).mapInArrow(executor_function(work, sample_files), _SAMPLE_COLUMNS).collect()
         for sample in samples:
             if sample["failure"] is not None:
-                return ShuffleResult(outcome=TaskFailure.from_json(json.loads(sample["failure"])))
-        first = max(int(sample["attempt"]) for sample in samples) + 1
-        work = replace(work, sample=combine_samples(bytes(sample["sample"]) for sample in samples))
-        try:
-            answers = self._collect_answers(task, work)
-        except Exception as error:
-            raise ShuffleFailed(tuple(range(first, self._next_attempt(first, task)))) from error
-        return self._combine(task, attempt, answers, first)
+                return TaskFailure.from_json(json.loads(sample["failure"])), False
+        first = max(int(sample["execution"]) for sample in samples)
+        work = replace(work, first=first, sample=combine_samples(bytes(sample["sample"]) for sample in samples))
+        return self._combine(task, attempt, self._collect_answers(task, work))
 
     def _collect_answers(self, task: Task, work: _ShuffleWork) -> list[dict[str, Any]]:
         from pyspark.sql import functions as F  # noqa: N812
@@ -109,75 +99,40 @@ class RangeShuffle:
         rows = shuffled.mapInArrow(executor_function(work, write_parts), "answer string").collect()
         return [json.loads(row["answer"]) for row in rows]
 
-    def _combine(self, task: Task, attempt: int, answers: list[dict[str, Any]], first: int) -> ShuffleResult:
-        """Combine the answers of all writers; the files of a task that failed are removed."""
+    def _combine(self, task: Task, attempt: int, answers: list[dict[str, Any]]) -> tuple[TaskOutcome, bool]:
         written = [RangeResult.from_json(answer["written"]) for answer in answers if "written" in answer]
         failures = [TaskFailure.from_json(answer["failure"]) for answer in answers if "failure" in answer]
-        outcome: TaskOutcome
+        were_repeated = any(answer["repeated"] for answer in answers)
         if failures:
-            outcome = failures[0]
-        else:
-            outcome = combine_results(JobContext(job=self._job, io=self._io), task, attempt, written)
-        if not isinstance(outcome, TaskResult):
-            remove_quietly(self._io, [path for result in written for path in result.paths])
-        winners = {result.attempt for result in written}
-        return ShuffleResult(outcome=outcome, stale_attempts=self._stale_attempts(task, answers, winners, first))
-
-    def _stale_attempts(self, task: Task, answers: list[dict[str, Any]], winners: set[int], first: int) -> tuple[int, ...]:
-        """Attempts since `first` that may have left files behind."""
-        if not self._speculates and not any(answer["number"] for answer in answers):
-            return tuple(int(answer["attempt"]) for answer in answers if "failure" in answer)
-        return tuple(number for number in range(first, self._next_attempt(first, task)) if number not in winners)
+            return failures[0], True
+        outcome = combine_results(JobContext(job=self._job, io=self._io), task, attempt, written)
+        return outcome, were_repeated or isinstance(outcome, TaskFailure)
 
     def _files(self, task: Task) -> DataFrame:
         """A frame with one row for each data file."""
         files = task.data.height
         return self._spark.range(0, files, 1, min(files, _READERS_PER_SLOT * task_slots(self._spark)))
 
-    def _next_attempt(self, first: int, task: Task) -> int:
-        """An attempt id greater than all that were assigned so far."""
-        try:
-            [row] = self._spark.range(0, 1, 1, 1).mapInArrow(_report_attempt, "attempt long").collect()
-        except Exception:  # noqa: BLE001  # this job is cancelled like the previous one
-            return first + 2 * (task.data.height + task.ranges) + _SPARE_ATTEMPTS
-        return int(row["attempt"])
-
-
-class ShuffleFailed(Exception):
-    """Spark failed to run a task (see `__cause__`); attempts with these ids may have left files behind."""
-
-    def __init__(self, stale_attempts: tuple[int, ...]) -> None:
-        super().__init__()
-        self.stale_attempts = stale_attempts
-
 
 # -- on executors -----------------------------------------------------------------------------------------------------
 
-_SAMPLE_COLUMNS = "sample binary, failure string, attempt long"
+_SAMPLE_COLUMNS = "sample binary, failure string, execution long"
 _PACKET_COLUMNS = "part int, account string, rows binary"
 
 
-def _current_attempt() -> tuple[int, int]:
-    """Spark's id of this attempt, and the number of attempts before it."""
+def _current_execution() -> tuple[int, int]:
+    """Spark's id of this execution, and the number of executions before it."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     return (int(context.taskAttemptId()), int(context.attemptNumber())) if context else (0, 0)
 
 
-def _report_attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    for _ in batches:
-        context = TaskContext.get()
-        yield pa.RecordBatch.from_pydict({"attempt": [context.taskAttemptId() if context else 0]})
-
-
 def sample_files(work: _ShuffleWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sample the keys of data files."""
-    schema = pa.schema([("sample", pa.binary()), ("failure", pa.string()), ("attempt", pa.int64())])
+    schema = pa.schema([("sample", pa.binary()), ("failure", pa.string()), ("execution", pa.int64())])
     for batch in batches:
-        row: dict[str, Any] = {"attempt": _current_attempt()[0]}
+        row: dict[str, Any] = {"execution": _current_execution()[0]}
         try:
             row["sample"] = sample_keys(work.context, work.parsed_task, batch.column("id").to_pylist())
         except Exception as error:  # noqa: BLE001  # returned to the driver
@@ -197,9 +152,9 @@ def read_files(work: _ShuffleWork, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 def write_parts(work: _ShuffleWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sort and write the rows of a part; returns the result or the failure as JSON."""
-    attempt, number = _current_attempt()
+    execution, before = _current_execution()
     try:
-        answer: dict[str, Any] = {"written": work.partitioner.write(batches, attempt).to_json()}
+        answer: dict[str, Any] = {"written": work.partitioner.write(batches, work.attempt, execution - work.first).to_json()}
     except Exception as error:  # noqa: BLE001  # returned to the driver
         answer = {"failure": work.failure(error)}
-    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer | {"attempt": attempt, "number": number})])], ["answer"])
+    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer | {"repeated": before > 0})])], ["answer"])

@@ -9,7 +9,15 @@ from uuid import UUID
 
 from pyarctic import errors
 from pyarctic.iceberg import remove_quietly
-from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown, referenced_files
+from pyarctic.iceberg.commit import (
+    Committed,
+    Conflict,
+    Outcome,
+    Rejected,
+    Unknown,
+    kept_metadata_files,
+    referenced_files,
+)
 
 if TYPE_CHECKING:
     from pyarctic.tables.table import Table
@@ -47,8 +55,9 @@ class Removal:
 
 
 def remove_outputs(table: Table, paths: Iterable[str], *, table_uuid: UUID, since: int | None) -> Removal:
-    """Remove files that were written for a table and not committed. No file is removed that any snapshot of the newest
-    metadata refers to; if that cannot be read, or another table has the name by now, none is.
+    """Remove files that were written for a table and not committed, metadata files too. No file is removed that any snapshot
+    of the newest metadata refers to, and no metadata file that the table may have had; if that cannot be read, or another
+    table has the name by now, none is.
 
     It must not be called while the outcome of a commit of these files is unknown. `table_uuid` and `since` describe the
     table that the files were written for: its uuid, and a snapshot older than the files. The handle is not refreshed: a
@@ -60,8 +69,9 @@ def remove_outputs(table: Table, paths: Iterable[str], *, table_uuid: UUID, sinc
         newest = table.load_newest()
         if newest.metadata.table_uuid != table_uuid:
             return Removal(failed=paths)
+        paths -= kept_metadata_files(newest.metadata, newest.metadata_location, paths)
         paths -= referenced_files(newest.metadata, table.reader(), paths, since=since)
     except Exception:  # noqa: BLE001  # every catalog has its own; orphans can be cleaned later, lost files are lost
         return Removal(failed=paths)
-    failed = remove_quietly(newest.io, paths)
+    failed = remove_quietly(newest.io, sorted(paths, reverse=True))
     return Removal(removed=paths - failed, failed=failed)

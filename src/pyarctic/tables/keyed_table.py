@@ -18,6 +18,7 @@ from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.manifest import snapshot_by_id
 from pyarctic.iceberg.predicate import ALWAYS_TRUE
 from pyarctic.iceberg.read import RowScan, Scan
+from pyarctic.tables.commit_reports import belongs_to
 from pyarctic.tables.evolve import Evolution, are_equal, catch_up
 from pyarctic.tables.format.file_names import STORES, Store, StorePaths, parse_file_names
 from pyarctic.tables.format.merged_sequence import merged_sequences, properties_at
@@ -48,6 +49,7 @@ class KeyedTable(Table):
         super().__init__(name, base)
         identifier = change_store_identifier(base.metadata.properties)
         self.change_store = Table(TableName(catalog=name.catalog, namespace=identifier[:-1], table=identifier[-1]), change)
+        belongs_to(self.change_store, self)
         self._change_metadata = change.metadata
         """The change store at the time when Base was loaded."""
 

@@ -23,6 +23,7 @@ from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, Numbered
 from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, snapshot_by_id
 from pyarctic.iceberg.read import RowScan, TableView, arrow_schema, plan_scan
 from pyarctic.tables.commit_outcomes import remove_outputs, require_committed
+from pyarctic.tables.commit_reports import report_commit
 from pyarctic.tables.describe import partition_frame, snapshot_frame, table_facts, table_html, with_partition_paths
 from pyarctic.tables.evolve import Evolution, evolve
 from pyarctic.tables.format.file_names import Store
@@ -132,8 +133,8 @@ class Table:
 
     def load_newest(self) -> TableView:
         """The newest state of the table (of a keyed table: of its base store); this handle stays where it is."""
-        loaded = self._load()
-        return TableView(name=self.name, metadata=loaded.metadata, io=loaded.io)
+        new = self._load()
+        return TableView(name=self.name, metadata=new.metadata, io=new.io, metadata_location=new.metadata_location)
 
     def _load(self) -> IcebergTable:
         with translate_catalog_errors(self._name.catalog, self.name):
@@ -196,9 +197,8 @@ class Table:
 
     def _refuse_other_store(self, store: str) -> None:
         if store != "base":
-            raise UsageError(
-                f"a table without a primary key has no store {store!r}", hint="Leave [[store]] out.", table=self.name
-            )
+            message = f"a table without a primary key has no store {store!r}"
+            raise UsageError(message, hint="Leave [[store]] out.", table=self.name)
 
     def commit(self, change: Change | ManifestRewrite) -> Committed:
         """Apply a change atomically; afterwards this handle has the new state.
@@ -213,6 +213,7 @@ class Table:
             outcome = commit(self._loaded, change, known=self._files, before_send=before_send)
         if isinstance(outcome, Committed):
             self._loaded.metadata = outcome.metadata
+            report_commit(self, outcome)
             if isinstance(change, Change) and change.is_append:
                 self._advance_file_list()
         return outcome

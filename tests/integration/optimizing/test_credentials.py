@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -16,8 +16,8 @@ from pyarctic.iceberg import AUTH_MANAGER
 from pyarctic.iceberg.catalog import apply_patches
 from pyarctic.optimizing import Options, Report, process
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.execute import LocalEngine, renewed_storage
-from pyarctic.optimizing.protocol import Job, Progress, Task, TaskOutcome
+from pyarctic.optimizing.execute import AttemptFuture, LocalEngine, renewed_storage
+from pyarctic.optimizing.protocol import Job, Progress, Task
 from pyarctic.tables import Table, open_table
 from tests.services import guarded
 from tests.support.fragmented_table import TASKS, fragmented_table
@@ -108,13 +108,11 @@ class _Recorder(LocalEngine):
         super().__init__(1)
         self.documents: list[object] = []
 
-    def run(
-        self, job: Job, io: FileIO, tasks: Sequence[Task], listen: Callable[[Progress], None]
-    ) -> Generator[TaskOutcome, None, None]:
-        self.documents += [job.to_json(), *(task.to_json() for task in tasks)]
-        for outcome in super().run(job, io, tasks, listen):
-            self.documents.append(outcome.to_json())
-            yield outcome
+    def submit(self, job: Job, io: FileIO, task: Task, attempt: int, listen: Callable[[Progress], None]) -> AttemptFuture:
+        self.documents += [job.to_json(), task.to_json()]
+        future = super().submit(job, io, task, attempt, listen)
+        future.add_done_callback(lambda ended: self.documents.append(ended.result().to_json()))
+        return future
 
 
 @pytest.mark.parametrize("kind", ["native", "keyed"])

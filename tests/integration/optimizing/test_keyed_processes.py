@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
 from pyiceberg.types import LongType
 
 import pyarctic
@@ -17,9 +18,9 @@ from pyarctic.errors import ArcticError, Unavailable, Unsupported
 from pyarctic.iceberg.manifest.file_list import IS_DATA
 from pyarctic.optimizing import KindChoice, Options, explain_table, optimize_table
 from pyarctic.optimizing.api import plan_table
-from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
-from pyarctic.optimizing.execute.kernel import JobContext, execute
-from pyarctic.optimizing.protocol import Progress, Task, TaskOutcome
+from pyarctic.optimizing.execute import AttemptFuture
+from pyarctic.optimizing.execute.attempt_files import find_attempt_files, remove_attempt_files
+from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskResult
 from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS
 from pyarctic.tables.keyed_table import KeyedTable
 from tests.support import changes
@@ -256,11 +257,17 @@ def test_one_bad_file_of_four_nodes_keeps_the_partition_as_it_is(lake: Catalog, 
 class Forgetful(InProcessEngine):
     """Loses the first attempt at every task, after it has written everything."""
 
-    @staticmethod
-    def _outcome(bench: JobContext, task: Task, listen: Callable[[Progress], None]) -> TaskOutcome:
-        lost = execute(bench, task, attempt=0, listen=listen)
-        assert set(remove_attempt_files(bench.job, bench.io, task, 0)) == lost.paths
-        return execute(bench, task, attempt=1, listen=listen)
+    lost = 0
+
+    def submit(self, job: Job, io: FileIO, task: Task, attempt: int, listen: Callable[[Progress], None]) -> AttemptFuture:
+        lost = super().submit(job, io, task, attempt, listen).result()
+        assert isinstance(lost, TaskResult)
+        if attempt:
+            return AttemptFuture.of(lost)
+        assert set(find_attempt_files(job, io, task, attempt)) == lost.paths
+        assert set(remove_attempt_files(job, io, task, attempt)) == lost.paths
+        self.lost += 1
+        return AttemptFuture.of(TaskFailure(task=task.id, attempt=attempt, code="lost", detail="", retryable=True))
 
 
 @pytest.mark.parametrize("buckets", ["1", "4"])
@@ -272,8 +279,9 @@ def test_lost_attempts_leave_nothing(lake: Catalog, buckets: str) -> None:
     table.set({BASE_BUCKETS: buckets})
     table.write(many(range(100, 300), "b"), "upsert")
     for kind in ("minor", "full"):
-        report = optimize_table(opened(), Forgetful(), Options(kind=kind))
-        assert report.tasks_committed == report.tasks_planned > 0
+        engine = Forgetful()
+        report = optimize_table(opened(), engine, Options(kind=kind))
+        assert report.tasks_committed == report.tasks_planned == engine.lost > 0
         assert not faults()
     assert read() == read("base") == texts(range(100), "a") | texts(range(100, 300), "b")
 

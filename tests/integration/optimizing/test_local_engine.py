@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 import pyarctic
 from pyarctic.errors import Unavailable
 from pyarctic.optimizing.events import ProcessEvent, TaskProgressed
-from pyarctic.optimizing.execute import engines, worker_processes
+from pyarctic.optimizing.execute import local_engine, task_runs, worker_processes
 from pyarctic.optimizing.execute.kernel import merge
 from pyarctic.optimizing.execute.worker_processes import IdleWorkers, WorkerProcess
 from tests.models.spec import SpecTable
@@ -60,7 +60,7 @@ def test_little_work_needs_no_process(tables: list[str], started: list[WorkerPro
 def test_more_work_is_done_by_workers(
     tables: list[str], started: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr(local_engine, "_IN_PROCESS_BYTES", 0)
     assert pyarctic.optimize(tables[0], "full").after.data_files == 1
     assert len(started) == 1
 
@@ -165,7 +165,7 @@ def test_a_failed_task_leaves_nothing(tables: list[str], lake: Catalog, monkeypa
     monkeypatch.setattr(merge._Merge, "result", fail)
     report = pyarctic.optimize(tables[0], "full")
     assert [failure.code for failure in report.failures] == ["unavailable"]
-    assert report.failures[0].attempt == engines.MAX_ATTEMPTS - 1  # it may work later: tried again
+    assert report.failures[0].attempt == task_runs.MAX_ATTEMPTS - 1  # it may work later: tried again
     assert on_disk(lake.load_table("db.t0")) == before
 
 

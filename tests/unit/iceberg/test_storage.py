@@ -104,7 +104,7 @@ def test_the_files_of_a_folder(tmp_path: Path, kind: type[FileIO], scheme: str) 
     assert list_folder(io, folder) == []
     for name in ("one.json", "two.json", "deeper/three.json"):
         write_bytes(io, f"{folder}/{name}", b"1")
-    assert sorted(list_folder(io, folder)) == [f"{folder}/one.json", f"{folder}/two.json"]
+    assert sorted(list_folder(io, folder) or ()) == [f"{folder}/one.json", f"{folder}/two.json"]
 
 
 def test_a_file_that_exists_is_neither_replaced_nor_removed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pyarctic.optimizing.protocol.acceptance import Refusal, accept_failure, acc
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "protocol" / "v1"
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
-ATTEMPTS = range(1, 3)
+ATTEMPT = 1
 
 
 def example(name: str) -> dict[str, Any]:
@@ -31,6 +31,7 @@ CHANGE = KEYED.to_json()["keyed"]["changes"][0]["file_path"]
 [_, _, DELETE] = TASK.files["file_path"]
 POSITIONS = FILE | {
     "content": 1,
+    "data_sequence_number": None,
     "path": f"{DATA}/00000-1-{JOB.id}-00001-deletes.parquet",
     "record_count": 3,
     "referenced_data_file": TASK.data["file_path"][0],
@@ -61,23 +62,18 @@ def converted(*files: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def test_what_fits_is_accepted() -> None:
-    accepted = accept_result(JOB, TASK, ATTEMPTS, RESULT)
-    assert accepted.to_json() == accept_result(JOB, TASK, ATTEMPTS, accepted).to_json()
-    assert accept_result(JOB, sharing_task(), ATTEMPTS, keyed_result()).shared_files == (CHANGE,)
-    assert accept_result(JOB, converting_task(), ATTEMPTS, converted(POSITIONS)).hash_in is None
-    assert accept_failure(JOB, TASK, ATTEMPTS, FAILURE).code == "unavailable"
-    assert accept_failure(JOB, TASK, ATTEMPTS, FAILURE | {"job": ""}).retryable
+    accepted = accept_result(JOB, TASK, ATTEMPT, RESULT)
+    assert accepted.to_json() == accept_result(JOB, TASK, ATTEMPT, accepted).to_json()
+    assert accept_result(JOB, sharing_task(), ATTEMPT, keyed_result()).shared_files == (CHANGE,)
+    assert accept_result(JOB, converting_task(), ATTEMPT, converted(POSITIONS)).hash_in is None
+    assert accept_failure(JOB, TASK, FAILURE["attempt"], FAILURE).code == "unavailable"
+    assert accept_failure(JOB, TASK, FAILURE["attempt"], FAILURE | {"job": ""}).retryable
 
 
 def test_vectors_share_a_file() -> None:
     second = VECTOR | {"content_offset": 104, "referenced_data_file": TASK.data["file_path"][1]}
     result = converted(VECTOR | {"content_offset": 4}, second)
-    assert len(accept_result(JOB, converting_task(), ATTEMPTS, result).add) == 2
-
-
-def test_attempts_of_spark_are_in_ranges() -> None:
-    accept_result(JOB, TASK, range(2000, 3000), RESULT | {"attempt": 2004})
-    accept_result(JOB, TASK, {7, 2004}, RESULT | {"attempt": 2004})
+    assert len(accept_result(JOB, converting_task(), ATTEMPT, result).add) == 2
 
 
 def without_id(name: str) -> dict[str, Any]:
@@ -93,6 +89,8 @@ def without_id(name: str) -> dict[str, Any]:
         ("other-attempt", {"attempt": 0}),
         ("other-attempt", {"attempt": 3}),
         ("content", {"add": [FILE, POSITIONS]}),
+        ("sequence", {"add": [FILE | {"data_sequence_number": None}]}),
+        ("sequence", {"add": [FILE | {"data_sequence_number": 4}]}),
         ("location", {"add": [FILE | {"path": FILE["path"].replace("s3://lake/shop/orders/", "s3://lake/shop/orders2/")}]}),
         ("location", {"add": [FILE | {"path": FILE["path"].replace("/data/", "/data/../../other/")}]}),
         ("location", without_id("a0.parquet")),
@@ -117,7 +115,7 @@ def without_id(name: str) -> dict[str, Any]:
 )
 def test_results_that_do_not_fit_are_refused(reason: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError) as caught:
-        accept_result(JOB, TASK, ATTEMPTS, RESULT | changes)
+        accept_result(JOB, TASK, ATTEMPT, RESULT | changes)
     assert (caught.value.facts["reason"], caught.value.facts["type"]) == (reason, "result")
 
 
@@ -131,13 +129,13 @@ def test_results_that_do_not_fit_are_refused(reason: str, changes: dict[str, Any
 )
 def test_results_of_keyed_tables_that_do_not_fit_are_refused(reason: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError) as caught:
-        accept_result(JOB, sharing_task(), ATTEMPTS, keyed_result(**changes))
+        accept_result(JOB, sharing_task(), ATTEMPT, keyed_result(**changes))
     assert caught.value.facts["reason"] == reason
 
 
 def test_files_are_shared_only_if_the_task_allows_it() -> None:
     with pytest.raises(ProtocolError, match="is shared, which the task does not allow"):
-        accept_result(JOB, KEYED, ATTEMPTS, keyed_result())
+        accept_result(JOB, KEYED, ATTEMPT, keyed_result())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_files_are_shared_only_if_the_task_allows_it() -> None:
 )
 def test_conversions_that_do_not_fit_are_refused(reason: str, result: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError) as caught:
-        accept_result(JOB, converting_task(), ATTEMPTS, result)
+        accept_result(JOB, converting_task(), ATTEMPT, result)
     assert caught.value.facts["reason"] == reason
 
 
@@ -162,16 +160,16 @@ def test_conversions_that_do_not_fit_are_refused(reason: str, result: dict[str, 
 )
 def test_failures_of_others_are_refused(reason: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError) as caught:
-        accept_failure(JOB, TASK, ATTEMPTS, FAILURE | changes)
+        accept_failure(JOB, TASK, FAILURE["attempt"], FAILURE | changes)
     assert (caught.value.facts["reason"], caught.value.facts["type"]) == (reason, "failure")
 
 
 def test_newer_versions_are_refused() -> None:
     with pytest.raises(ProtocolError) as caught:
-        accept_result(JOB, TASK, ATTEMPTS, RESULT | {"version": 2})
+        accept_result(JOB, TASK, ATTEMPT, RESULT | {"version": 2})
     assert caught.value.facts["reason"] == "newer-version"
     with pytest.raises(ProtocolError) as caught:
-        accept_failure(JOB, TASK, ATTEMPTS, FAILURE | {"version": 2})
+        accept_failure(JOB, TASK, FAILURE["attempt"], FAILURE | {"version": 2})
     assert caught.value.facts["reason"] == "newer-version"
 
 
@@ -188,7 +186,7 @@ def test_files_are_where_the_properties_of_the_table_put_them(properties: dict[s
     metadata = document["metadata"] | {"properties": properties}
     job = Job.from_json(document | {"metadata": metadata})
     result = RESULT | {"add": [FILE | {"path": path}]}
-    assert accept_result(job, TASK, ATTEMPTS, result).add[0].path == path
+    assert accept_result(job, TASK, ATTEMPT, result).add[0].path == path
 
 
 def test_every_reason_is_documented() -> None:

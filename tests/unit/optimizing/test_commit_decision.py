@@ -131,8 +131,9 @@ def test_each_kind_of_a_keyed_table_has_commits_of_its_own() -> None:
 
 def test_an_open_commit_is_settled_first() -> None:
     two = units(task(0), task(1))
-    sent = record(7, 0, heads=frozenset({1}))
+    sent = record(7, 0, 1, heads=frozenset({1}))
     assert choose(two, log(sent), done(two, 0, 1)) == Settle(record=sent)
+    assert choose(two, log(sent), done(two, 0)) == Nothing(), "a part of it under its snapshot id would be another commit"
 
 
 def test_conversions_come_after_merges_and_dangling_deletes_last() -> None:

@@ -12,19 +12,21 @@
   expected metadata file (HIVE-26882: Hive 2.3.10, 4.0 and later; older versions ignore it).
 * S3: PyIceberg's FileIO takes three or more requests to read or write a small object, and deleting one leaves an empty
   object in the place of its folder. Ours takes one (`iceberg/s3_file_io.py`).
-* Conflicting commits in catalogs whose client writes the metadata file (sql, glue, hive) leave that file behind.
+* Conflicting commits in catalogs whose client writes the metadata file (sql, glue, hive) leave that file behind. Its name
+  tells the commit it is of (`iceberg/write/commit_names.py`).
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+from uuid import UUID, uuid4
 
 from pydantic import BaseModel, Field
 from pyiceberg import types
@@ -53,7 +55,8 @@ _MODELS: tuple[type[BaseModel], ...] = (  # each after the models it contains
 _GEOMETRY = re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?$")
 _GEOGRAPHY = re.compile(r"geography\s*(?:\(\s*([^,)]*?)\s*(?:,\s*([^,)]*?)\s*)?\))?$")
 _S3_FILE_IO = "pyarctic.iceberg.s3_file_io.S3FileIO"
-_staged: ContextVar[list[str] | None] = ContextVar("staged", default=None)
+_METADATA_ID = re.compile(r"[0-9a-f-]{36}(?=\.metadata\.json$)")
+_staged: ContextVar[_Staged | None] = ContextVar("staged", default=None)
 
 
 class VariantType(types.PrimitiveType):
@@ -120,14 +123,19 @@ def _patch_hive() -> None:
     client.alter_table_with_environment_context = alter_if_unchanged
 
 
+class _Staged(NamedTuple):
+    paths: list[str]
+    new_id: Callable[[], UUID]
+
+
 @contextmanager
-def staged_metadata() -> Iterator[list[str]]:
-    """Collect the metadata files that a catalog's client writes within the block, before it commits them. If one cannot be
-    written, `Unavailable` is raised; the catalog was not called then."""
-    paths: list[str] = []
-    token = _staged.set(paths)
+def staged_metadata(new_id: Callable[[], UUID] = uuid4) -> Iterator[list[str]]:
+    """Collect the metadata files that a catalog's client writes within the block, before it commits them. Each gets an id of
+    its own into its name. If one cannot be written, `Unavailable` is raised; the catalog was not called then."""
+    staged = _Staged([], new_id)
+    token = _staged.set(staged)
     try:
-        yield paths
+        yield staged.paths
     finally:
         _staged.reset(token)
 
@@ -185,8 +193,9 @@ def _patch_metadata_staging(catalog: Any) -> None:
     @wraps(stage)
     def stage_and_record(self: Any, *args: Any, **kwargs: Any) -> StagedTable:
         table: StagedTable = stage(self, *args, **kwargs)
-        if (paths := _staged.get()) is not None:
-            paths.append(table.metadata_location)
+        if (staged := _staged.get()) is not None:
+            table.metadata_location = _METADATA_ID.sub(str(staged.new_id()), table.metadata_location)
+            staged.paths.append(table.metadata_location)
         return table
 
     write = catalog._write_metadata

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyarctic.iceberg.commit.conflict_rollback import ROLLBACK_ON_CONFLICT, rollback_targets
     from pyarctic.iceberg.commit.content_hash import ContentHash
     from pyarctic.iceberg.commit.proof import Proof
-    from pyarctic.iceberg.commit.references import referenced_files
+    from pyarctic.iceberg.commit.references import kept_metadata_files, referenced_files
     from pyarctic.iceberg.commit.retry import RetryPolicy
     from pyarctic.iceberg.commit.table_state import TableState
 
@@ -49,6 +49,7 @@ __all__ = [
     "TableState",
     "Unknown",
     "commit",
+    "kept_metadata_files",
     "mergeable_manifests",
     "referenced_files",
     "rollback_targets",
@@ -73,7 +74,7 @@ __getattr__ = lazy_exports(
         "conflict_rollback": ("ROLLBACK_ON_CONFLICT", "rollback_targets"),
         "content_hash": ("ContentHash",),
         "proof": ("Proof",),
-        "references": ("referenced_files",),
+        "references": ("kept_metadata_files", "referenced_files"),
         "retry": ("RetryPolicy",),
         "table_state": ("TableState",),
     },

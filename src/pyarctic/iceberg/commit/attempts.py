@@ -44,6 +44,7 @@ from pyarctic.iceberg.commit.table_state import ChangeRejected, TableState
 from pyarctic.iceberg.manifest.file_list import FileList, ManifestReader
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST
 from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.write.commit_names import new_file_id
 from pyarctic.iceberg.write.manifest.manifest_files import MetadataFiles
 
 CommitStep = Literal["loaded", "prepared", "sent", "answered", "cleaned"]
@@ -94,7 +95,8 @@ class _Commit:
         self._before_send = before_send
         self._io = table.io
         self._reader = known.reader(table.io) if known else ManifestReader(table.io)
-        self._builder = RequestBuilder(MetadataFiles(table.metadata, table.io), check_all_files=known is not None)
+        files = MetadataFiles(table.metadata, table.io, change.names_of)
+        self._builder = RequestBuilder(files, check_all_files=known is not None)
         self._pending_request: Request | None = None
         """A request that was sent and is not known to have failed or succeeded."""
         self._files_in_doubt: set[str] = set()
@@ -262,7 +264,7 @@ class _Commit:
     def _send(self, table: Table, request: Request) -> Outcome:
         previous, self._pending_request = self._pending_request, request
         self._sent_on = table.metadata_location
-        with staged_metadata() as staged:
+        with staged_metadata(lambda: new_file_id(self._change.names_of)) as staged:
             try:
                 response = table.catalog.commit_table(table, request.requirements, request.updates)
             except Unavailable:  # the metadata file could not be written, so the catalog was not called

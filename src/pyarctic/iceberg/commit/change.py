@@ -81,8 +81,8 @@ class Change:
     checked_at: int | None = None
     """A later snapshot than `start`, for which the caller has checked that the change still applies."""
     requires: tuple[int, ...] = ()
-    """Snapshots that must be in the history of the branch: the change relies on what they did. A catalog may have dropped
-    one in favour of another writer."""
+    """Later snapshots than `start` that must be in the history of the branch: the change relies on what they did. A catalog
+    may have dropped one in favour of another writer. One that was expired is in the history, too."""
     empty: bool = False
     """A snapshot without files, which only takes a sequence number."""
     recounts: bool = False
@@ -95,6 +95,9 @@ class Change:
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     statistics: tuple[StatisticsFile, ...] = ()
     snapshot_id: int = field(default_factory=random_id)
+    written_for: int | None = None
+    """The snapshot that the names of its metadata files tell; None: its own. So whoever cleans up after a commit also finds
+    what was written to end it."""
 
     def __post_init__(self) -> None:
         self._check_has_content()
@@ -168,6 +171,11 @@ class Change:
             )
 
     @property
+    def names_of(self) -> int:
+        """The snapshot that the names of its files tell."""
+        return self.snapshot_id if self.written_for is None else self.written_for
+
+    @property
     def changes_files(self) -> bool:
         """Whether it makes a snapshot; a change of properties or statistics alone makes none."""
         return bool(self.add) or self.remove.height > 0 or self.empty
@@ -218,6 +226,11 @@ class ManifestRewrite:
     branch: str = "main"
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: int = field(default_factory=random_id)
+
+    @property
+    def names_of(self) -> int:
+        """The snapshot that the names of its files tell."""
+        return self.snapshot_id
 
 
 def mergeable_manifests(manifests: Sequence[ManifestRef], properties: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ from pyarctic.iceberg.delete.matching import FILE_SCOPED, PARTITION_SCOPED, Dele
 from pyarctic.iceberg.manifest.file_list import FILE_IDENTITY
 from pyarctic.iceberg.manifest.reader import POSITION_DELETES
 from pyarctic.iceberg.storage import remove_quietly
+from pyarctic.iceberg.write.commit_names import new_file_id
 from pyarctic.iceberg.write.delete_files import write_position_deletes, write_vectors
 from pyarctic.iceberg.write.new_file import FileNames, FileTarget, NewFile
 
@@ -58,18 +59,21 @@ def rebase(change: Change, state: TableState, since: pl.DataFrame) -> Rebase:
 
 
 def write_rebased_deletes(change: Change, state: TableState, deleted: Mapping[str, Positions]) -> list[NewFile]:
-    """Write position delete files or vectors for the positions, in the partitions of their data files."""
+    """Write position delete files or vectors for the positions, in the partitions of their data files. Their paths do not
+    depend on the partition, so that those of a commit that was killed are found."""
     partitions = {f.path: (f.spec_id, f.partition) for f in change.added_data}
     partitions |= {f.referenced_data_file: (f.spec_id, f.partition) for f in change.added_deletes if f.referenced_data_file}
     by_partition: dict[tuple[int, tuple[object, ...]], DeletedPositions] = {}
     for path, positions in deleted.items():
         by_partition.setdefault(partitions[path], {})[path] = positions
     written: list[NewFile] = []
-    names = FileNames()
+    names = FileNames(job_id=str(new_file_id(change.names_of)))
     io = state.reader.io
     try:
         for (spec_id, partition), positions_of in by_partition.items():
-            target = FileTarget(metadata=state.metadata, io=io, spec_id=spec_id, partition=partition, names=names)
+            target = FileTarget(
+                metadata=state.metadata, io=io, spec_id=spec_id, partition=partition, names=names, listed=True
+            )
             if state.version > 2:
                 written += write_vectors(target, positions_of)
             else:

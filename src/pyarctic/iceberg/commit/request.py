@@ -118,6 +118,7 @@ class RequestBuilder:
     def _apply_change(self, change: Change, state: TableState) -> _SnapshotContents:
         validate.check_applicable(change, state)
         since = state.changed_since(change.start)
+        validate.check_not_committed_before(change, state)
         present = state.reader.files_of(state.manifests) if self._check_all_files else _added_since(since)
         validate.check_not_added_before(change, present)
         if change.is_append:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Unsupported, UsageError
 from pyarctic.iceberg.commit.change import Rejected, RejectedCode
+from pyarctic.iceberg.manifest.expired_history import SnapshotHistory
 from pyarctic.iceberg.manifest.file_list import ManifestReader, ancestors, changed_files
 from pyarctic.iceberg.manifest.partition_keys import PartitionDecoder
 from pyarctic.iceberg.manifest.reader import DELETES_MANIFEST, ManifestRef
@@ -24,9 +25,11 @@ PLAN_AGAIN = "Plan it again on the current snapshot."
 class ChangeRejected(Exception):
     """Raised during an attempt if the change cannot be applied to the table."""
 
-    def __init__(self, code: RejectedCode, reason: str, hint: str = PLAN_AGAIN, **facts: Any) -> None:
+    def __init__(
+        self, code: RejectedCode, reason: str, hint: str = PLAN_AGAIN, *, may_have_landed: bool = False, **facts: Any
+    ) -> None:
         super().__init__(reason)
-        self.rejected = Rejected(code=code, reason=reason, hint=hint, facts=facts)
+        self.rejected = Rejected(code=code, reason=reason, hint=hint, facts=facts, may_have_landed=may_have_landed)
 
 
 @dataclass(frozen=True)
@@ -89,24 +92,40 @@ class TableState:
         """The `changed_files` since a snapshot, which must be in the history of the branch."""
         if start == (self.parent.snapshot_id if self.parent else None):
             return changed_files(self.reader, None, None)
-        lineage = list(ancestors(self.metadata, self.parent))
         if start is None:  # planned on the empty table: the history must be complete
-            if not self._is_first(lineage[-1]):
+            if not self.is_first(list(ancestors(self.metadata, self.parent))[-1]):
                 raise self._history_lost(start)
             return changed_files(self.reader, None, self.parent)
-        start_snapshot = next((snapshot for snapshot in lineage if snapshot.snapshot_id == start), None)
-        if start_snapshot is None:
+        start_snapshot = self.metadata.snapshot_by_id(start)
+        if start_snapshot is None or not self._is_ancestor(start_snapshot):
             raise self._history_lost(start)
         return changed_files(self.reader, start_snapshot, self.parent)
 
-    def not_in_history(self, snapshot_ids: Iterable[int]) -> set[int]:
-        """Those of the snapshots that are not in the history of the branch."""
+    def history(self) -> Iterator[Snapshot]:
+        """The head of the branch and its ancestors, newest first; also those that were expired, as far as older metadata
+        files have them."""
+        known = SnapshotHistory(self.metadata, self.reader.io)
+        snapshot = self.parent
+        while snapshot is not None:
+            yield snapshot
+            snapshot = known.parent_of(snapshot)
+
+    def not_in_history(self, snapshot_ids: Iterable[int], since: int | None) -> set[int]:
+        """Those of the snapshots that are not in the history of the branch since another one."""
         missing = set(snapshot_ids)
-        for ancestor in ancestors(self.metadata, self.parent):
-            if not missing:
-                break
+        for ancestor in self.history() if missing else ():
             missing.discard(ancestor.snapshot_id)
+            if not missing or ancestor.snapshot_id == since:
+                break
         return missing
+
+    def _is_ancestor(self, snapshot: Snapshot) -> bool:
+        for ancestor in self.history():
+            if ancestor.snapshot_id == snapshot.snapshot_id:
+                return True
+            if (ancestor.sequence_number or 0) < (snapshot.sequence_number or 0):
+                return False
+        return False
 
     def has_left(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot of the table is certainly not in the history of the branch."""
@@ -114,9 +133,9 @@ class TableState:
         if any(ancestor.snapshot_id == snapshot.snapshot_id for ancestor in lineage):
             return False
         # If snapshots were expired, the missing part of the history may have had it.
-        return not lineage or self._is_first(lineage[-1])
+        return not lineage or self.is_first(lineage[-1])
 
-    def _is_first(self, snapshot: Snapshot) -> bool:
+    def is_first(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is the first of the table. PyIceberg's expiry removes the parent id of a snapshot, but keeps
         its sequence number and manifests; in format version 1 all sequence numbers are zero."""
         if snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1:

@@ -54,7 +54,7 @@ def _check_preconditions(change: Change, state: TableState) -> None:
         raise ChangeRejected(
             "moved", f"snapshot {head} was committed concurrently, after {expected}", PLAN_AGAIN, snapshot_id=head or 0
         )
-    if lost := state.not_in_history(change.requires):
+    if lost := state.not_in_history(change.requires, change.start):
         raise ChangeRejected(
             "history-lost",
             f"snapshot {min(lost)}, which the change relies on, was rolled back",
@@ -67,6 +67,20 @@ def _check_preconditions(change: Change, state: TableState) -> None:
             f"the table has no snapshot from which branch {state.branch!r} could start",
             "Commit to the main branch first.",
         )
+
+
+def check_not_committed_before(change: Change, state: TableState) -> None:
+    """Check that the change is not in the table already, by a snapshot that others have expired: files that it added may
+    have been replaced since, and would be added once more. The history since its start must be known."""
+    if change.start is None or state.not_in_history([change.snapshot_id], change.start):
+        return
+    raise ChangeRejected(
+        "history-lost",
+        f"the change was committed as snapshot {change.snapshot_id}, which was expired since",
+        "Nothing is missing.",
+        may_have_landed=True,
+        snapshot_id=change.snapshot_id,
+    )
 
 
 def _check_proof(change: Change, proof: Proof) -> None:

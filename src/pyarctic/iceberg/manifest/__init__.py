@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from pyarctic.iceberg.manifest.expired_history import SnapshotHistory, load_history_of
     from pyarctic.iceberg.manifest.file_list import (
         CONTENT_KIND,
         FILE_IDENTITY,
@@ -40,16 +41,19 @@ __all__ = [
     "FileList",
     "ManifestReader",
     "PartitionDecoder",
+    "SnapshotHistory",
     "ancestors",
     "changed_files",
     "files_changed_by",
     "find_lost_values",
+    "load_history_of",
     "snapshot_by_id",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "expired_history": ("SnapshotHistory", "load_history_of"),
         "file_list": (
             "CONTENT_KIND",
             "FILE_IDENTITY",

@@ -61,6 +61,8 @@ class TableView:
     name: str
     metadata: TableMetadata
     io: FileIO
+    metadata_location: str | None = None
+    """If it is known."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the table's history: small, and enough to read and write files of the table elsewhere."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from pyarctic.iceberg.write.commit_names import new_file_id, told_snapshot
     from pyarctic.iceberg.write.delete_files import write_equality_deletes, write_position_deletes, write_vectors
     from pyarctic.iceberg.write.new_file import FileNames, FileTarget, NewFile, random_id
     from pyarctic.iceberg.write.properties import positive_property
@@ -25,9 +26,11 @@ __all__ = [
     "FileTarget",
     "NewFile",
     "RollingPolicy",
+    "new_file_id",
     "positive_property",
     "random_id",
     "read_blob",
+    "told_snapshot",
     "write_equality_deletes",
     "write_position_deletes",
     "write_statistics",
@@ -37,6 +40,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "commit_names": ("new_file_id", "told_snapshot"),
         "delete_files": ("write_equality_deletes", "write_position_deletes", "write_vectors"),
         "new_file": ("FileNames", "NewFile", "FileTarget", "random_id"),
         "properties": ("positive_property",),

@@ -68,10 +68,11 @@ class FileNames:
     """Names of the files of one attempt. They contain the id of the job and are numbered for each suffix, so that the files
     of a lost attempt can be identified, and found without listing directories."""
 
-    def __init__(self, task: int = 0, attempt: int = 0, job_id: str | None = None) -> None:
+    def __init__(self, task: int = 0, attempt: int = 0, job_id: str | None = None, first: int = 1) -> None:
+        """`first`: the number of the first file."""
         self.job_id = job_id or str(uuid.uuid4())
         self._prefix = f"{task:05d}-{attempt}-{self.job_id}"
-        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(first))
 
     def next(self, suffix: str) -> str:
         """A name that was not used before."""
@@ -89,6 +90,8 @@ class FileTarget:
     names: FileNames
     own_folder: bool = True
     """Whether files are written to a directory of their partition; if not, paths do not depend on the partition."""
+    listed: bool = False
+    """Whether files are written to the data folder itself, in every layout: they are found by listing it."""
 
     def __post_init__(self) -> None:
         if self.spec_id not in self.metadata.specs():
@@ -112,6 +115,8 @@ class FileTarget:
     def new_path(self, suffix: str) -> str:
         """A new path in the location that the table's properties define."""
         provider = load_location_provider(self.metadata.location, self.metadata.properties)
+        if self.listed:
+            return f"{provider.data_path}/{self.names.next(suffix)}"
         key = _TargetPartition(self) if self.spec.fields and self.own_folder else None
         return provider.new_data_location(self.names.next(suffix), key)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from pyarctic.errors import UsageError
 from pyarctic.iceberg import open_input, read_bytes
 from pyarctic.iceberg.commit import ROLLBACK_ON_CONFLICT, Change, Proof
 from pyarctic.iceberg.delete import match_deletes
@@ -34,6 +35,11 @@ class Contents:
 
     units: Sequence[CommitUnit]
     finished: Sequence[FinishedTask]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no result is missing."""
+        return {task.id for unit in self.units for task in unit.tasks} == {each.task.id for each in self.finished}
 
     @property
     def replaced(self) -> set[str]:
@@ -69,6 +75,11 @@ class ChangeBuilder:
 
     def build(self, record: CommitRecord, contents: Contents, log: CommitLog) -> Change:
         """The change of a record. The same record gives the same change, whoever asks for it."""
+        if [unit.id for unit in contents.units] != list(record.units) or not contents.is_complete:
+            raise UsageError(
+                f"the commit of snapshot {record.snapshot_id} needs the results of all its tasks",
+                hint="Give the committer all results that are stored.",
+            )
         if self._plan.keyed is not None:
             return self._keyed_change(record, contents)
         converts = record.step == "convert"
@@ -150,14 +161,15 @@ class ChangeBuilder:
         return pl.scan_parquet(memory.BytesIO(data), glob=False)
 
 
-def empty_change(table: Table, plan: CommitPlan) -> Change:
-    """A snapshot without files, which moves the branch on."""
+def empty_change(table: Table, plan: CommitPlan, record: CommitRecord) -> Change:
+    """A snapshot without files, which moves the branch on. Its metadata files count as those of the record that is ended."""
     view = table.view
     properties = _snapshot_properties(plan, Contents(units=(), finished=()))
-    change = Change(start=view.snapshot_id, empty=True, snapshot_properties=properties)
+    ended = record.snapshot_id
+    change = Change(start=view.snapshot_id, empty=True, snapshot_properties=properties, written_for=ended)
     if plan.keyed is None:
         return change
-    return record_merged_sequences(view.metadata, view.io, change.snapshot_id, {}).add_to(change)
+    return record_merged_sequences(view.metadata, view.io, change.snapshot_id, {}, names_of=ended).add_to(change)
 
 
 def _snapshot_properties(plan: CommitPlan, contents: Contents) -> dict[str, str]:

@@ -7,7 +7,7 @@ them may still be accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, cast
@@ -21,6 +21,7 @@ from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown
 from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY
 from pyarctic.iceberg.write import random_id
+from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit.changes import ChangeBuilder, Contents
 from pyarctic.optimizing.commit.decision import (
     Candidate,
@@ -38,7 +39,15 @@ from pyarctic.optimizing.commit.decision import (
     choose_next,
     decide_candidate,
 )
-from pyarctic.optimizing.commit.log import CommitLog, CommitRecord, FinishedTask, LogStore, UnsavedLog
+from pyarctic.optimizing.commit.log import (
+    BeforeSubmit,
+    CommitLog,
+    CommitRecord,
+    FinishedTask,
+    LogStore,
+    UnsavedLog,
+    ignore_requests,
+)
 from pyarctic.optimizing.commit.settling import apply_settled, find_outcome, move_branch
 from pyarctic.optimizing.commit.summary import CommitSummary, summarize, without_rolled_back
 from pyarctic.optimizing.commit.table_now import ConcurrentChanges, WriterActivity, find_landed
@@ -58,14 +67,6 @@ from pyarctic.tables import KeyedTable, Table, merge_many_manifests, remove_outp
 
 _MAX_SUBMITS = 5
 """How often an open commit is sent again when the catalog does not answer."""
-
-BeforeSubmit = Callable[[Collection[int], int | None], None]
-"""Is called before every request with the ids of its tasks and the head of the branch that it requires. If it raises an
-error, the request is not sent."""
-
-
-def ignore_requests(_tasks: Collection[int], _head: int | None) -> None:
-    """Nobody keeps account of requests."""
 
 
 class Committer:
@@ -112,8 +113,8 @@ class Committer:
         self._submits = 0
         """How often this committer has asked for the open commit."""
         self._unknown_reason = "it gave no answer"
-        self._removal_failed = False
-        self._awaits_writers = False
+        self._removal_failed = self._awaits_writers = False
+        self._events = get_logger(__name__).bind(table=table.name, process_id=plan.process_id)
         self._manifests_merged = 0
         """Manifests of the change store of a keyed table that were merged into others."""
 
@@ -345,6 +346,7 @@ class Committer:
 
     def _save(self, record: CommitRecord) -> None:
         self._store.save_record(record)
+        self._events.info(f"commit_{record.state}", snapshot_id=record.snapshot_id, step=record.step, reason=record.reason)
         self.log = self.log.with_record(record)
 
     def _drop(self, reasons: Mapping[int, str]) -> None:
@@ -384,8 +386,7 @@ class Committer:
     def _remove_outputs(self, units: Iterable[CommitUnit]) -> None:
         """Remove the files of units that are not in the table, except for those that a request may still bring there."""
         units = list(units)
-        is_sent = self.log.open is not None and self.log.open.was_sent
-        in_doubt = set(self.log.open.units) if self.log.open is not None and is_sent else set()
+        in_doubt = set(self.log.open.units) if self.log.open is not None and self.log.open.was_sent else set()
         self._remove_row_maps(unit.id for unit in units if unit.id not in in_doubt)
         certain = [unit for unit in units if unit.id not in in_doubt and not self._was_in_table(unit)]
         self._remove_unless_referenced(path for each in self._finished(certain) for path in each.result.written)

@@ -6,7 +6,7 @@ gives a `Candidate`, the table is looked at (`TableNow`), and `decide_candidate`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,6 +30,7 @@ _RACES = ("moved", "conflict")
 _MAX_CONFLICTS = 5
 """The catalog refused a commit so often, each time until the retries of the table were exhausted."""
 _CONFLICT_WAIT = timedelta(seconds=0.2)
+_LONGEST_CONFLICT_WAIT = _CONFLICT_WAIT * 2**_MAX_CONFLICTS
 _TAKEN_DELETES = ("files-gone", "not-live")
 """Others may have removed the same dangling deletes."""
 
@@ -117,7 +118,7 @@ class NotBefore:
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing:
-    """Nothing is left to do, unless there are more results."""
+    """Nothing can be done, unless there are more results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +148,16 @@ def choose_next(
 ) -> Choice:
     """What may be committed next."""
     if log.open is not None:
-        return Settle(record=log.open)
-    if (at := _next_try_at(log)) > now:
+        # Without some of its results it would be another commit that is sent under its snapshot id.
+        is_complete = _is_complete((units[unit] for unit in log.open.units), progress)
+        return Settle(record=log.open) if is_complete else Nothing()
+    if now < (at := _next_try_at(log)) <= now + _LONGEST_CONFLICT_WAIT:  # beyond that the clock was set meanwhile
         return NotBefore(at=at)
     if reasons := _lost_units(units, log, progress, policy, now):
         return Drop(reasons=reasons)
     resolved = log.resolved_units
     left = [unit for unit in units.values() if unit.id not in resolved and not _has_failed(unit, progress)]
-    ready = [unit for unit in left if all(task.id in progress.results for task in unit.tasks)]
+    ready = [unit for unit in left if _is_complete([unit], progress)]
     is_last = len(ready) == len(left)
     merges = [unit for unit in ready if unit.action == "merge"]
     if merges:
@@ -190,6 +193,10 @@ def decide_candidate(candidate: Candidate, table: TableNow, log: CommitLog, prog
             wait = min(max(_POLL, (now - since) * _POLL_SHARE), _MAX_POLL)
             return NotBefore(at=min(now + wait, since + table.pause), awaits_writers=True)
     return Commit(step=candidate.step, units=candidate.units, removes_deletes=candidate.removes_deletes)
+
+
+def _is_complete(units: Iterable[CommitUnit], progress: Progress) -> bool:
+    return all(task.id in progress.results for unit in units for task in unit.tasks)
 
 
 def _has_failed(unit: CommitUnit, progress: Progress) -> bool:
@@ -247,7 +254,7 @@ def _choose_merges(
     refused = [unit for unit in merges if log.refusals_of(unit.id)]
     if refused:
         return _candidate("merge", refused, log)
-    changed = [record.changed_at for record in log.records]
+    changed = [record.changed_at for record in log.records if record.changed_at <= now]
     due_at = max([progress.started_at, *changed]) + policy.interval
     # The kind of a snapshot is that of all its files.
     by_kind = [group for kind in OPTIMIZING_KINDS if (group := [unit for unit in merges if _commit_kind(unit) == kind])]

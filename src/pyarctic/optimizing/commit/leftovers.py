@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from pyiceberg.io import FileIO
@@ -13,12 +12,10 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from pyarctic.iceberg.commit import rollback_targets
 from pyarctic.iceberg.read import TableView
-from pyarctic.optimizing.execute.attempt_files import find_attempt_files
+from pyarctic.optimizing.execute.attempt_files import find_job_files
 from pyarctic.optimizing.execute.process_records import RecordedProcess, recorded_processes
 from pyarctic.optimizing.protocol.task import Task
 from pyarctic.tables import Table, remove_outputs
-
-_THREADS = 16
 
 
 def remove_leftovers(table: Table, min_age: timedelta) -> int:
@@ -64,7 +61,4 @@ def _is_settled(process: RecordedProcess, metadata: TableMetadata) -> bool:
 
 
 def _find_files(process: RecordedProcess, tasks: Sequence[Task], io: FileIO) -> set[str]:
-    attempts = [(task, number) for task in tasks for number in process.attempts]
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="arctic-leftovers") as pool:
-        written = pool.map(lambda attempt: find_attempt_files(process.job, io, *attempt), attempts)
-        return {path for files in written for path in files}
+    return {file.path for file in find_job_files(process.job, io, tasks, process.attempts)}

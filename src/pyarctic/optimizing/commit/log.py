@@ -7,7 +7,7 @@ head of the branch that the request requires. So whoever goes on after a crash k
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -24,6 +24,8 @@ from pyarctic.optimizing.protocol.wire import Fields, id_to_text, to_document
 
 RecordState = Literal["open", "landed", "refused"]
 Step = Literal["merge", "convert", "dangling-deletes"]
+TABLE_GONE = "table-gone"
+"""The code of a commit that was given up because its table is gone: if that comes back, its requests may do so, too."""
 
 
 def no_files() -> pl.DataFrame:
@@ -117,6 +119,11 @@ class CommitLog:
         return next((record for record in self.records if record.state == "open"), None)
 
     @property
+    def in_doubt(self) -> list[CommitRecord]:
+        """Commits whose requests may still be accepted, as far as anybody can tell."""
+        return [each for each in self.records if each.was_sent and (each.state == "open" or each.code == TABLE_GONE)]
+
+    @property
     def landed(self) -> list[CommitRecord]:
         """The commits that are in the table."""
         return [record for record in self.records if record.state == "landed"]
@@ -163,8 +170,18 @@ class CommitLog:
         return replace(self, found=self.found.union(units))
 
 
+BeforeSubmit = Callable[[Collection[int], int | None], None]
+"""Is called before every request with the ids of its tasks and the head of the branch that it requires. If it raises an
+error, the request is not sent."""
+
+
+def ignore_requests(_tasks: Collection[int], _head: int | None) -> None:
+    """Nobody keeps account of requests."""
+
+
 class LogStore(Protocol):
-    """Where the log of a process is kept. If a method raises an error, what was to follow does not happen."""
+    """Where the log of a process is kept. If a method raises an error, what was to follow does not happen. It must do so for
+    whoever is not the one to commit any more: the new one may have settled the record and removed its files."""
 
     def save_record(self, record: CommitRecord) -> None:
         """Store a record, or its new state, before anything is done about it."""

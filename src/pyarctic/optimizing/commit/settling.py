@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.iceberg.commit import TableState, referenced_files, rollback_targets
 from pyarctic.optimizing.commit.changes import empty_change
@@ -35,21 +36,38 @@ def find_outcome(table: Table, plan: CommitPlan, record: CommitRecord, finished:
         return Settled(state="refused", code="replaced-table", reason=reason, was_in_table=record.was_sent)
     if not record.was_sent:
         return Settled(state="refused", code="not-sent")
-    snapshot = metadata.snapshot_by_id(record.snapshot_id)
-    if snapshot is not None:
-        if TableState(metadata=metadata, branch=MAIN_BRANCH, reader=table.reader()).has_left(snapshot):
-            reason = f"it was committed as snapshot {record.snapshot_id}, and the branch was rolled back since"
-            return Settled(state="refused", code="history-lost", reason=reason, was_in_table=True)
-        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    state = TableState(metadata=metadata, branch=MAIN_BRANCH, reader=table.reader())
+    place = _find_in_history(state, record)
+    if isinstance(place, Snapshot):
+        summary = place.summary.additional_properties if place.summary else {}
         return Settled(state="landed", rebased_rows=int(summary.get("arctic.rebased-rows", 0)))
-    # Others may have expired its snapshot: then later ones have its files.
     paths = {path for each in finished for path in each.result.written}
-    if referenced_files(metadata, table.reader(), paths, since=plan.job.snapshot_id):
-        return Settled(state="landed")
+    was_committed = metadata.snapshot_by_id(record.snapshot_id) is not None or bool(
+        referenced_files(metadata, table.reader(), paths, since=plan.job.snapshot_id)
+    )
+    if was_committed:
+        # Others may have expired its snapshot, or committed the same results: then later snapshots have its files.
+        if place == "not-known" or not paths.isdisjoint(state.reader.files_of(state.manifests)["file_path"]):
+            return Settled(state="landed")
+        reason = f"it was committed as snapshot {record.snapshot_id}, and the branch was rolled back since"
+        return Settled(state="refused", code="history-lost", reason=reason, was_in_table=True)
     possible = {head.snapshot_id if head else None for head in rollback_targets(metadata, metadata.current_snapshot())}
     if record.heads & possible:
         return None
     return Settled(state="refused", code="moved", reason="others committed first, and its requests came too late")
+
+
+def _find_in_history(state: TableState, record: CommitRecord) -> Snapshot | Literal["not-there", "not-known"]:
+    """The snapshot of a record in the history of the branch, also if others have expired it. A commit that added no file is
+    known by nothing else."""
+    oldest = None
+    for snapshot in state.history():
+        if snapshot.snapshot_id == record.snapshot_id:
+            return snapshot
+        if snapshot.snapshot_id in record.heads:  # it would come right after one of them
+            return "not-there"
+        oldest = snapshot
+    return "not-there" if oldest is None or state.is_first(oldest) else "not-known"
 
 
 def move_branch(table: Table, plan: CommitPlan, record: CommitRecord, finished: Sequence[FinishedTask]) -> None:
@@ -57,7 +75,7 @@ def move_branch(table: Table, plan: CommitPlan, record: CommitRecord, finished: 
     snapshot without files."""
     table.refresh()
     if find_outcome(table, plan, record, finished) is None:
-        table.try_commit(empty_change(table, plan))
+        table.try_commit(empty_change(table, plan, record))
         table.refresh()
 
 

@@ -1,4 +1,4 @@
-"""Executing tasks: engines, worker processes, and the files of failed attempts."""
+"""Executing tasks: engines, worker processes, and the files of attempts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.optimizing.execute.attempt_files import remove_attempt_files
-    from pyarctic.optimizing.execute.engines import (
-        MAX_ATTEMPTS,
-        POLL_SECONDS,
-        Engine,
-        LocalEngine,
-        Storage,
-    )
+    from pyarctic.optimizing.execute.engine import CANCELLED, AttemptFuture, Engine, Storage, cancelled, open_engine
+    from pyarctic.optimizing.execute.local_engine import LocalEngine
 
-__all__ = ["MAX_ATTEMPTS", "POLL_SECONDS", "Engine", "LocalEngine", "Storage", "remove_attempt_files"]
+__all__ = [
+    "CANCELLED",
+    "AttemptFuture",
+    "Engine",
+    "LocalEngine",
+    "Storage",
+    "cancelled",
+    "open_engine",
+    "remove_attempt_files",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "attempt_files": ("remove_attempt_files",),
-        "engines": ("Engine", "POLL_SECONDS", "LocalEngine", "MAX_ATTEMPTS", "Storage"),
+        "engine": ("CANCELLED", "AttemptFuture", "Engine", "Storage", "cancelled", "open_engine"),
+        "local_engine": ("LocalEngine",),
     },
 )

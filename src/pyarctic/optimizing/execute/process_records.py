@@ -199,7 +199,7 @@ class ProcessRecord:
 
 def recorded_processes(io: FileIO, metadata: TableMetadata) -> list[RecordedProcess]:
     """The processes that have a record beside a table's metadata. Records that cannot be read are left alone."""
-    records = [path for path in list_folder(io, _folder(metadata)) if path.endswith(".json")]
+    records = [path for path in list_folder(io, _folder(metadata)) or () if path.endswith(".json")]
     return [record for path in records if (record := _read(io, path)) is not None]
 
 

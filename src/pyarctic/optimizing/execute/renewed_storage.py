@@ -33,13 +33,13 @@ class RenewedStorage(FileIO):
     @property
     def properties(self) -> dict[str, Any]:  # type: ignore[override]
         """The properties of the storage, with the current credentials."""
-        properties = self._current().properties
+        properties = self.wrapped().properties
         return {**properties, AUTH_MANAGER: self} if self._is_renewable else properties
 
     def auth_header(self) -> str | None:
         """The current token of a catalog that signs requests; the one before if it cannot be renewed now."""
         try:
-            self._header = self._current().properties[AUTH_MANAGER].auth_header()
+            self._header = self.wrapped().properties[AUTH_MANAGER].auth_header()
         except Exception:
             if self._header is None:
                 raise
@@ -47,17 +47,18 @@ class RenewedStorage(FileIO):
 
     def new_input(self, location: str) -> InputFile:
         """A file for reading."""
-        return self._current().new_input(location)
+        return self.wrapped().new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
         """A file for writing."""
-        return self._current().new_output(location)
+        return self.wrapped().new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file."""
-        self._current().delete(location)
+        self.wrapped().delete(location)
 
-    def _current(self) -> FileIO:
+    def wrapped(self) -> FileIO:
+        """The storage with the current credentials."""
         if not self._is_renewable:
             return self._io
         with self._lock:

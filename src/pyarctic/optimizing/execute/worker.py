@@ -1,6 +1,6 @@
 """A worker process of the local engine: `python -m pyarctic.optimizing.execute.worker`, JSON lines in and out.
 
-    in:   {"job": …}   once,   {"io": {…}}   before the first task and whenever credentials are renewed,
+    in:   {"job": …}   before its first task,   {"io": {…}}   after each job, and whenever credentials are renewed,
           {"task": …, "attempt": 0, "request": 1}   for each task
     out:  {"progress": …}   while it works, then   {"result": …}   or   {"failure": …},   each with the number of the request
 

@@ -38,7 +38,9 @@ class WorkerProcess:
         self.is_busy = False
         """Whether it works on a task whose response was not read."""
         self._requests = 0
-        self._job: Job | None = None
+        self._is_killed = False
+        self._job: str | None = None
+        """The id of the job that it was given last."""
         self._storage: dict[str, str] | None = None
         """The properties of the storage that the process has."""
         self.surroundings = _surroundings()
@@ -57,12 +59,17 @@ class WorkerProcess:
         """None: it has not ended."""
         return self._process.poll()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can execute another attempt."""
+        return not self.is_busy and not self._is_killed and self.exit_code is None
+
     def open_job(self, job: Job, io: FileIO) -> None:
         """Pass on the job, and the properties of its storage, whenever they have changed. They may hold credentials: they go
         through the pipe, where no process list shows them, apart from the task, which may be stored and shown."""
         properties = storage_properties(io)
-        if job is not self._job:
-            self._job, self._storage = job, None
+        if job.id != self._job:
+            self._job, self._storage = job.id, None
             self._send({"job": job.to_json()})
         if properties != self._storage:
             self._storage = properties
@@ -92,6 +99,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the process at once."""
+        self._is_killed = True
         self._process.kill()
 
     def stop(self) -> None:

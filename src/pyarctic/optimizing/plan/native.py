@@ -22,6 +22,7 @@ from pyarctic.optimizing.protocol.task import OptimizingKind, Task
 
 _CONVERT_ROWS = 20_000_000
 """The number of rows whose keys one task probes."""
+_HAS_GLOBAL_DELETES = pl.col(f"{GLOBAL_EQUALITY}_to") > pl.col(f"{GLOBAL_EQUALITY}_from")
 
 
 def plan_native_tasks(
@@ -43,7 +44,7 @@ def plan_native_tasks(
     tasks = [
         *(_move_task(task_files, observation) for task_files in moves),
         *_merge_tasks(files.filter("rewrite"), observation),
-        *_convert_tasks(files, evaluation, {*in_work, *moved}),
+        *_convert_tasks(_without_needed_deletes(files, evaluation, in_work), evaluation, {*in_work, *moved}),
     ]
     return tuple(replace(task, id=number) for number, task in enumerate(tasks, first_task))
 
@@ -145,6 +146,15 @@ def _partition_label(files: pl.DataFrame, metadata: TableMetadata) -> str:
     return path + (f" and {partitions - 1} more" if partitions > 1 else "")
 
 
+def _without_needed_deletes(files: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> pl.DataFrame:
+    """Files whose equality deletes no file needs that is in work elsewhere. As long as one does, the deletes cannot be
+    removed, and positions beside them are refused."""
+    in_need = evaluation.files.filter(pl.col("file_path").is_in(list(in_work)) & (pl.col("equality_files") > 0))
+    if in_need.filter(_HAS_GLOBAL_DELETES).height:
+        files = files.filter(~_HAS_GLOBAL_DELETES)
+    return files.join(in_need.select(PARTITION_KEY).unique(), on=PARTITION_KEY, how="anti")
+
+
 def _convert_tasks(files: pl.DataFrame, evaluation: Evaluation, in_work: Collection[str]) -> list[Task]:
     """Tasks for kept data files that equality deletes apply to."""
     if evaluation.observation.metadata.format_version < 2 or files.filter(pl.col("equality_files") > 0).is_empty():
@@ -164,15 +174,14 @@ def _files_to_probe(files: pl.DataFrame, evaluation: Evaluation, in_work: Collec
     none if positions cannot be written for one of them."""
     cannot_be_written = pl.col("spec_id").is_in(PartitionDecoder(evaluation.observation.metadata).unwritable_specs())
     kept = files.filter(~pl.col("rewrite") & (pl.col("equality_files") > 0))
-    has_global_deletes = pl.col(f"{GLOBAL_EQUALITY}_to") > pl.col(f"{GLOBAL_EQUALITY}_from")
-    if files.filter(has_global_deletes).is_empty():
+    if files.filter(_HAS_GLOBAL_DELETES).is_empty():
         return kept.filter(~cannot_be_written)
     handled = pl.concat([kept.select("file_path"), files.filter("rewrite").select("file_path")])
-    others = evaluation.files.filter(has_global_deletes & ~pl.col("file_path").is_in(list(in_work)))
+    others = evaluation.files.filter(_HAS_GLOBAL_DELETES & ~pl.col("file_path").is_in(list(in_work)))
     others = others.join(handled, on="file_path", how="anti")
     probed = pl.concat([kept, others], how="diagonal")
-    if probed.filter(has_global_deletes & cannot_be_written).height:
-        probed = probed.filter(~has_global_deletes)
+    if probed.filter(_HAS_GLOBAL_DELETES & cannot_be_written).height:
+        probed = probed.filter(~_HAS_GLOBAL_DELETES)
     return probed.filter(~cannot_be_written)
 
 

@@ -7,7 +7,7 @@ the task can be tried again. A document that cannot be read at all is refused wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pyiceberg.table import TableProperties
@@ -26,6 +26,7 @@ Refusal = Literal[
     "other-task",
     "other-attempt",
     "content",
+    "sequence",
     "location",
     "duplicate",
     "other-files",
@@ -36,13 +37,13 @@ Refusal = Literal[
 _DATA = 0
 
 
-def accept_result(job: Job, task: Task, attempts: Container[int], result: TaskResult | Mapping[str, Any]) -> TaskResult:
-    """The result of a task, or of its document, if it can be committed. `attempts` are the numbers that are expected: that
-    of the attempt in work (`range(3, 4)`), or a range of which the engine has chosen one."""
+def accept_result(job: Job, task: Task, attempt: int, result: TaskResult | Mapping[str, Any]) -> TaskResult:
+    """The result of a task, or of its document, if it can be committed. `attempt`: the number of the attempt in work."""
     if not isinstance(result, TaskResult):
         result = TaskResult.from_json(result, job.metadata)
-    _check_attempt(job, task, attempts, result)
+    _check_attempt(job, task, attempt, result)
     _check_contents(task, result)
+    _check_sequence_numbers(job, result)
     _check_paths(job, result)
     _check_inputs(task, result)
     _check_rows(task, result)
@@ -50,22 +51,22 @@ def accept_result(job: Job, task: Task, attempts: Container[int], result: TaskRe
     return result
 
 
-def accept_failure(job: Job, task: Task, attempts: Container[int], failure: TaskFailure | Mapping[str, Any]) -> TaskFailure:
-    """The failure of a task, or of its document, if it is from an attempt that is expected."""
+def accept_failure(job: Job, task: Task, attempt: int, failure: TaskFailure | Mapping[str, Any]) -> TaskFailure:
+    """The failure of a task, or of its document, if it is from the attempt in work."""
     if not isinstance(failure, TaskFailure):
         failure = TaskFailure.from_json(failure)
-    _check_attempt(job, task, attempts, failure)
+    _check_attempt(job, task, attempt, failure)
     return failure
 
 
-def _check_attempt(job: Job, task: Task, attempts: Container[int], outcome: TaskOutcome) -> None:
+def _check_attempt(job: Job, task: Task, attempt: int, outcome: TaskOutcome) -> None:
     type_ = "result" if isinstance(outcome, TaskResult) else "failure"
     # A failure may not tell its job: what failed before the job was read.
     if outcome.job != job.id and (type_ == "result" or outcome.job):
         raise _refusal("other-job", f"the {type_} is for job {outcome.job!r}, not {job.id}", "job", type_)
     if outcome.task != task.id:
         raise _refusal("other-task", f"the {type_} is for task {outcome.task}, not {task.id}", "task", type_)
-    if outcome.attempt not in attempts:
+    if outcome.attempt != attempt:
         message = f"attempt {outcome.attempt} at task {task.id} is not, or no longer, expected"
         raise _refusal("other-attempt", message, "attempt", type_)
 
@@ -78,6 +79,15 @@ def _check_contents(task: Task, result: TaskResult) -> None:
         if file.content not in expected:
             message = f"a task that is to {task.action} adds {file.path} with content {file.content}"
             raise _refusal("content", message, "add")
+
+
+def _check_sequence_numbers(job: Job, result: TaskResult) -> None:
+    """Deletes by key that others commit meanwhile apply to new data files only if these keep the number of the plan."""
+    for file in result.add:
+        expected = job.sequence_number if file.content == _DATA else None
+        if file.data_sequence_number != expected:
+            message = f"{file.path} has the data sequence number {file.data_sequence_number}, not {expected}"
+            raise _refusal("sequence", message, "add")
 
 
 def _check_paths(job: Job, result: TaskResult) -> None:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
         parse_change_file_names,
         parse_file_names,
     )
-    from pyarctic.tables.format.merged_sequence import merge_times, merged_sequences, record_merged_sequences
+    from pyarctic.tables.format.merged_sequence import (
+        merge_times,
+        merged_sequences,
+        record_merged_sequences,
+        statistics_folder,
+    )
     from pyarctic.tables.format.primary_key import PrimaryKey
     from pyarctic.tables.format.store_properties import BASE_BUCKETS, CHANGE_BUCKETS, check_spec, key_ids, tree_mask
     from pyarctic.tables.format.transactions import find_open_transactions, may_hide_transactions, select_mergeable
@@ -44,6 +49,7 @@ __all__ = [
     "read_change_files",
     "record_merged_sequences",
     "select_mergeable",
+    "statistics_folder",
     "tree_mask",
 ]
 
@@ -52,7 +58,7 @@ __getattr__ = lazy_exports(
     {
         "change_columns": ("FILE_OFFSET", "read_change_files"),
         "file_names": ("StoreFileNames", "StorePaths", "StoreTarget", "parse_change_file_names", "parse_file_names"),
-        "merged_sequence": ("merge_times", "merged_sequences", "record_merged_sequences"),
+        "merged_sequence": ("merge_times", "merged_sequences", "record_merged_sequences", "statistics_folder"),
         "primary_key": ("PrimaryKey",),
         "store_properties": ("BASE_BUCKETS", "CHANGE_BUCKETS", "check_spec", "key_ids", "tree_mask"),
         "transactions": ("may_hide_transactions", "select_mergeable", "find_open_transactions"),

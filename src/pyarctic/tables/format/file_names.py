@@ -123,11 +123,11 @@ def _url_encode(text: str) -> str:
 class StoreFileNames(FileNames):
     """Names of one writer's files. They contain its operation id, so that files of a lost writer can be found."""
 
-    def __init__(self, task: int = 0, attempt: int = 0, operation: int | str | None = None) -> None:
+    def __init__(self, task: int = 0, attempt: int = 0, operation: int | str | None = None, first: int = 1) -> None:
         self.operation = random_id() if operation is None else operation
-        super().__init__(task, attempt, str(self.operation))
+        super().__init__(task, attempt, str(self.operation), first)
         self._writer = f"{task:05d}-{attempt}-{self.operation}"
-        self._count = itertools.count(1)
+        self._count = itertools.count(first)
 
     def of(self, node_id: int, kind: FileKind, transaction_id: int) -> str:
         return f"{node_id}-{kind}-{transaction_id}-{self._writer}-{next(self._count):05d}"

@@ -20,7 +20,6 @@ import base64
 import contextlib
 import json
 import time
-import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,9 +34,8 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyarctic.config.table_properties import MERGED_SEQUENCES_STORAGE
 from pyarctic.errors import Damaged, NotFound
 from pyarctic.iceberg.commit import Change
-from pyarctic.iceberg.manifest import ManifestReader, ancestors
-from pyarctic.iceberg.write import Blob, read_blob, write_statistics
-from pyarctic.tables.format.expired_history import load_history_of
+from pyarctic.iceberg.manifest import ManifestReader, ancestors, load_history_of
+from pyarctic.iceberg.write import Blob, new_file_id, read_blob, write_statistics
 from pyarctic.tables.format.file_names import parse_file_names
 
 _SUMMARY = "arctic.merged-sequences"
@@ -104,11 +102,17 @@ def merge_times(metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None) 
 
 
 def record_merged_sequences(
-    metadata: TableMetadata, io: FileIO, snapshot_id: int, changed: Mapping[str, int], *, storage: str | None = None
+    metadata: TableMetadata,
+    io: FileIO,
+    snapshot_id: int,
+    changed: Mapping[str, int],
+    *,
+    storage: str | None = None,
+    names_of: int | None = None,
 ) -> MergedSequenceRecord:
     """What a commit to Base must store if it merges partitions up to the given sequence numbers; others keep theirs.
 
-    `storage` overrides the table property."""
+    `storage` overrides the table property. `names_of`: as `Change.names_of`, if that is not the snapshot itself."""
     current = metadata.current_snapshot()
     sequences = merged_sequences(metadata, io, current) | dict(changed)
     times = merge_times(metadata, io, current) | dict.fromkeys(changed, time.time_ns() // 1_000_000)
@@ -127,7 +131,7 @@ def record_merged_sequences(
         # Never an old map: it is read when the snapshots with newer ones were expired.
         set_properties=properties if fits else {},
         remove_properties=() if fits else tuple(name for name in properties if name in metadata.properties),
-        statistics=(_write_statistics(metadata, io, snapshot_id, {_SEQUENCE: sequences, _TIME: times}),),
+        statistics=(_write_statistics(metadata, io, snapshot_id, names_of, {_SEQUENCE: sequences, _TIME: times}),),
     )
 
 
@@ -312,8 +316,13 @@ def _decode(text: str, snapshot: Snapshot) -> dict[str, int]:
         ) from cause
 
 
+def statistics_folder(metadata: TableMetadata) -> str:
+    """The folder of statistics files with merged sequences."""
+    return f"{metadata.location.rstrip('/')}/data/puffin"
+
+
 def _write_statistics(
-    metadata: TableMetadata, io: FileIO, snapshot_id: int, values: Mapping[str, Mapping[str, int]]
+    metadata: TableMetadata, io: FileIO, snapshot_id: int, names_of: int | None, values: Mapping[str, Mapping[str, int]]
 ) -> StatisticsFile:
     blobs = [
         Blob(
@@ -326,7 +335,8 @@ def _write_statistics(
         )
         for type_, numbers in values.items()
     ]
-    path = f"{metadata.location.rstrip('/')}/data/puffin/{snapshot_id}-{uuid.uuid4()}.puffin"
+    file_id = new_file_id(snapshot_id if names_of is None else names_of)
+    path = f"{statistics_folder(metadata)}/{snapshot_id}-{file_id}.puffin"
     return write_statistics(metadata, io, snapshot_id, blobs, path=path)
 
 

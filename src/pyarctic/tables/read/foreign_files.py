@@ -19,9 +19,15 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from pyarctic.errors import Damaged
 from pyarctic.iceberg.delete import EqualityDeletes, PositionDeletes, match_deletes
-from pyarctic.iceberg.manifest import IS_DATA, PARTITION_KEY, ManifestReader, PartitionDecoder, changed_files
+from pyarctic.iceberg.manifest import (
+    IS_DATA,
+    PARTITION_KEY,
+    ManifestReader,
+    PartitionDecoder,
+    SnapshotHistory,
+    changed_files,
+)
 from pyarctic.iceberg.read import TableReader, TableView
-from pyarctic.tables.format.expired_history import SnapshotHistory
 from pyarctic.tables.format.file_names import parse_file_names
 from pyarctic.tables.format.primary_key import PrimaryKey
 from pyarctic.tables.read.latest_versions import KeyVersions

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import struct
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from pyarctic.errors import UsageError
 from pyarctic.iceberg.manifest.avro import AvroField, container_header
 from pyarctic.iceberg.manifest.reader import ADDED, DELETED, DELETES_MANIFEST, EXISTING, ManifestRef, PartitionRange
 from pyarctic.iceberg.storage import remove_quietly, write_bytes
+from pyarctic.iceberg.write.commit_names import new_file_id
 from pyarctic.iceberg.write.manifest.avro_bytes import CODECS, container_block
 from pyarctic.iceberg.write.manifest.avro_schemas import manifest_list_schema
 from pyarctic.iceberg.write.manifest.entries import EntryBatch, concat_entries, partition_columns_of
@@ -38,11 +38,12 @@ class MetadataFiles:
     """Writes the manifests and manifest lists of one commit under unique names, and records them, so that unused ones can be
     removed."""
 
-    def __init__(self, metadata: TableMetadata, file_io: FileIO) -> None:
+    def __init__(self, metadata: TableMetadata, file_io: FileIO, names_of: int) -> None:
+        """`names_of`: the snapshot that the names tell."""
         self.written: list[str] = []
         self._metadata = metadata
         self._io = file_io
-        self._id = uuid.uuid4()
+        self._id = new_file_id(names_of)
         self._numbers = itertools.count()
         self._locations = load_location_provider(metadata.location, metadata.properties)
         self._codec = _codec(metadata.properties)

@@ -16,10 +16,18 @@ _KEPT_BYTES = 32 << 20
 """Some files of a task are opened several times: for their footers, by which its course is decided, and for their rows."""
 
 
-def execute(context: JobContext, task: Task, *, attempt: int = 0, listen: ProgressListener = ignore_progress) -> TaskResult:
-    """Execute a task. Its files are removed if it fails."""
+def execute(
+    context: JobContext,
+    task: Task,
+    *,
+    attempt: int = 0,
+    execution: int = 0,
+    listen: ProgressListener = ignore_progress,
+) -> TaskResult:
+    """Execute a task. Its files are removed if it fails. `execution`: how often the engine has executed this attempt
+    before."""
     started = time.process_time()
-    running = new_attempt(context, task, attempt, listen)
+    running = new_attempt(context, task, attempt, execution, listen)
     with keep_small_files(min(context.job.memory_bytes // MEMORY_SHARES, _KEPT_BYTES)):
         result = merge(running) if task.action == "merge" else convert(running)
     return replace(

@@ -21,6 +21,8 @@ from pyarctic.optimizing.protocol.result import Progress, ProgressListener
 from pyarctic.optimizing.protocol.task import KeyedTask, Task
 from pyarctic.tables.format import StoreFileNames, StoreTarget
 
+EXECUTION_FILES = 100_000
+"""Files of an execution are numbered from this many times its number."""
 MEMORY_SHARES = 4
 """The memory is divided by this among deletes in memory, rows that are sorted, and rows that are encoded."""
 
@@ -66,11 +68,13 @@ class JobContext:
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One execution of a task."""
+    """One execution of an attempt at a task."""
 
     context: JobContext
     task: Task
     number: int = 0
+    execution: int = 0
+    """An engine may execute an attempt several times, if it lost an executor. Their files have different names."""
     listen: ProgressListener = ignore_progress
     names: FileNames = field(init=False)
     rows: int = 0
@@ -91,7 +95,7 @@ class Attempt:
 
     def new_names(self) -> FileNames:
         """The names of the attempt's files, from the first one on."""
-        return FileNames(self.task.id, self.number, self.job.id)
+        return FileNames(self.task.id, self.number, self.job.id, self.execution * EXECUTION_FILES + 1)
 
     def reader(self) -> TableReader:
         """Reads the data files of the task."""
@@ -134,13 +138,13 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class KeyedAttempt(Attempt):
-    """One execution of a task of a keyed table."""
+    """One execution of an attempt at a task of a keyed table."""
 
     task: KeyedTask
 
     def new_names(self) -> StoreFileNames:
         """The names of the attempt's files, from the first one on."""
-        return StoreFileNames(self.task.id, self.number, self.job.id)
+        return StoreFileNames(self.task.id, self.number, self.job.id, self.execution * EXECUTION_FILES + 1)
 
     def target(self, spec_id: int | None = None, partition_key: str | None = None) -> StoreTarget:
         """Where files of the base store are written."""
@@ -150,12 +154,12 @@ class KeyedAttempt(Attempt):
 
 
 def new_attempt(
-    context: JobContext, task: Task, number: int = 0, listen: ProgressListener = ignore_progress
+    context: JobContext, task: Task, number: int = 0, execution: int = 0, listen: ProgressListener = ignore_progress
 ) -> Attempt | KeyedAttempt:
     """An attempt at a task of any table."""
     if isinstance(task, KeyedTask):
-        return KeyedAttempt(context=context, task=task, number=number, listen=listen)
-    return Attempt(context=context, task=task, number=number, listen=listen)
+        return KeyedAttempt(context=context, task=task, number=number, execution=execution, listen=listen)
+    return Attempt(context=context, task=task, number=number, execution=execution, listen=listen)
 
 
 def peak_bytes() -> int:

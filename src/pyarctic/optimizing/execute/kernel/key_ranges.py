@@ -71,7 +71,7 @@ class RangePartitioner:
 
     partitioner = RangePartitioner(context, task, sample)
     packets = [packet for source in range(task.data.height) for packet in partitioner.read(source)]
-    result = partitioner.write(packets, attempt=0)  # on another worker, with the packets of one part
+    result = partitioner.write(packets, attempt=0, execution=3)  # on another worker, with the packets of one part
     """
 
     def __init__(self, context: JobContext, task: Task, sample: bytes) -> None:
@@ -89,9 +89,11 @@ class RangePartitioner:
         """The live rows of a data file, as packets (PACKET_SCHEMA)."""
         return _FileReader(self._task, self._context, self._order, source).packets()
 
-    def write(self, packets: Iterable[pa.RecordBatch], attempt: int) -> RangeResult:
-        """Sort and write the rows of packets. File names have the number of the attempt; all are removed if it fails."""
-        with _RangeWriter(self._task, self._context, self._order, attempt) as writer:
+    def write(self, packets: Iterable[pa.RecordBatch], attempt: int, execution: int) -> RangeResult:
+        """Sort and write the rows of packets. All files are removed if it fails. `execution`: another one for each part, and
+        each time it is written; names of files have it."""
+        running = Attempt(context=self._context, task=self._task, number=attempt, execution=execution)
+        with _RangeWriter(running, self._order) as writer:
             for batch in packets:
                 for account, rows in zip(batch.column("account"), batch.column("rows"), strict=True):
                     writer.add(account.as_py(), rows.as_py())
@@ -167,7 +169,7 @@ def failure_packet(failure: dict[str, Any]) -> pa.RecordBatch:
 class RangeResult:
     """What a writer produced: its files, and the accounts that came with its rows."""
 
-    attempt: int
+    execution: int
     files: tuple[dict[str, Any], ...]
     """As JSON."""
     accounts: tuple[dict[str, Any], ...]
@@ -195,8 +197,9 @@ class RangeResult:
 class _RangeWriter:
     """Writes the rows of one part, or of several."""
 
-    def __init__(self, task: Task, context: JobContext, order: RowOrder, attempt: int) -> None:
-        self._attempt = Attempt(context=context, task=task, number=attempt)
+    def __init__(self, attempt: Attempt, order: RowOrder) -> None:
+        task, context = attempt.task, attempt.context
+        self._attempt = attempt
         self._order = order
         self._fields = context.output_fields
         self._log = RowMapLog()
@@ -246,7 +249,7 @@ class _RangeWriter:
         files = self._outputs.finish()
         verify = self._attempt.job.verify
         return RangeResult(
-            attempt=self._attempt.number,
+            execution=self._attempt.execution,
             files=tuple(file_to_json(file) for file in files),
             accounts=tuple(self._accounts),
             rows_out=sum(file.record_count for file in files),

@@ -14,8 +14,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pyarctic.errors import Damaged
-from pyarctic.iceberg import read_bytes
-from pyarctic.iceberg.manifest import ancestors
+from pyarctic.iceberg.manifest.file_list import ancestors
+from pyarctic.iceberg.storage import read_bytes
 
 
 def load_history_of(metadata: TableMetadata, io: FileIO, oldest: Snapshot) -> TableMetadata | None:
