@@ -44,6 +44,10 @@ test-matrix: $(READY) compiled  ## Run the tests of Spark's data paths on Spark 
 stress: $(READY) $(JARS) compiled  ## Race many writers and Iceberg Java on one table, on all catalogs and versions (SECONDS=120 each)
 	$(PYTHON) -m tests.stress --seconds $(or $(SECONDS),120)
 
+.PHONY: chaos
+chaos: $(READY) compiled  ## Kill, stop and disturb service and optimizers while others write (SECONDS=900)
+	$(PYTHON) -m tests.chaos --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED))
+
 .PHONY: check
 check: $(READY)  ## Check format, style, types, the borders between rooms, and dependencies
 	$(PYTHON) -m ruff format --check $(SOURCES)

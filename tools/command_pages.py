@@ -12,13 +12,21 @@ from pyarctic.cli.app import app
 
 _COMMON = ("--help", "--format", "--json", "--wide", "--absolute", "--limit", "--snapshot", "--ref")
 """Options that the page explains once."""
+NEEDS_SERVICE = "not run: it needs a service"
 _TESTS = {
     "arctic init": "from nothing",
     "arctic completion": "not run: it installs scripts for three shells",
     "arctic table create": "from files",
     "arctic table rollback": "from optimized",
+    "arctic table pause": NEEDS_SERVICE,
+    "arctic table resume": NEEDS_SERVICE,
+    "arctic serve": "not run: it runs until it is stopped",
+    "arctic process": NEEDS_SERVICE,
+    "arctic task": NEEDS_SERVICE,
+    "arctic optimizer": NEEDS_SERVICE,
+    "arctic events": NEEDS_SERVICE,
 }
-"""How the tests run the examples of a command (tests/docs/pages.py), if not like all others."""
+"""How the tests run the examples of a command or a group (tests/docs/pages.py), if not like all others."""
 _DEFAULT = re.compile(r"\s*\[(?:default: (?P<default>[^\]]*)|required|[^\]]*[<>]=?[^\]]*)\]")
 
 
@@ -44,7 +52,7 @@ def _section(path: str, command: Any) -> str:
     common = [f"`{name}`" for each in options for name in each.opts if name in _COMMON and name != "--help"]
     usage = " ".join([path, *("[OPTIONS]" for _ in options[:1]), *map(_argument_name, arguments)])
     rows = [_row(command, each) for each in (*arguments, *own)]
-    parts = [f"### `{path}`", _text(command.help or "", usage, _TESTS.get(path))]
+    parts = [f"### `{path}`", _text(command.help or "", usage, _TESTS.get(path, _TESTS.get(path.rpartition(" ")[0])))]
     if rows:
         parts.append("\n".join(["| argument or option | meaning | default |", "|---|---|---|", *rows]))
     if common:

@@ -328,15 +328,14 @@ def rollback(name: str, to: int | None = None, dry_run: bool = False) -> Rollbac
 
 
 def _resolve_engine(engine: str | Engine | SparkSession, workers: int | None, *, dry_run: bool) -> Engine:
-    from pyarctic.errors import UsageError
-    from pyarctic.optimizing.execute import LocalEngine
+    from pyarctic.optimizing.execute import LocalEngine, open_engine
 
     if engine == "local" or (engine == "spark" and dry_run):  # a dry run needs no Spark
         return LocalEngine(workers)
-    if isinstance(engine, str) and engine != "spark":
-        raise UsageError(f"unknown engine: {engine!r}", hint="One of: local, spark, or a Spark session.")
-    if not isinstance(engine, str) and hasattr(engine, "run"):
+    if isinstance(engine, str):
+        return open_engine(engine, workers)
+    if hasattr(engine, "submit"):
         return cast("Engine", engine)
-    from pyarctic.spark import SparkEngine, session
+    from pyarctic.spark import SparkEngine
 
-    return SparkEngine(session() if isinstance(engine, str) else engine, workers)
+    return SparkEngine(engine, workers)

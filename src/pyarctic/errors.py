@@ -12,6 +12,9 @@
         Rejected            a change does not fit the current state of the table; it must be planned again
         OutcomeUnknown      the outcome of a commit is unknown; committing the same change again will show it
         ProtocolError       a plan, task or result of another program is not as the protocol says
+        Unauthorized        the service does not accept the token, or the secret of the optimizer
+        StaleAttempt        another attempt at a task has taken the place of this one
+        UnknownOptimizer    the service does not know the optimizer, or has taken it for lost
 
 Hints refer to arguments as `[[store="base"]]` or `[[where]]`. In Python this reads `store="base"` and `where`; the command
 line shows its options instead.
@@ -179,6 +182,28 @@ class ProtocolError(ArcticError):
 
     code = "protocol"
     title = "A message is not as the protocol says"
+
+
+class Unauthorized(ArcticError):
+    """The service does not accept the token, or the secret of the optimizer."""
+
+    code = "unauthorized"
+    title = "The service does not accept the credentials"
+
+
+class StaleAttempt(ArcticError):
+    """Another attempt at the task has taken the place of this one: whoever works on it stops, and its report changes
+    nothing."""
+
+    code = "stale-attempt"
+    title = "Another attempt has taken its place"
+
+
+class UnknownOptimizer(ArcticError):
+    """The service does not know the optimizer, or has taken it for lost: it stops its tasks and registers again."""
+
+    code = "unknown-optimizer"
+    title = "The optimizer is not registered"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 import pyarctic
 import pyarctic.spark
 from pyarctic.cli.errors import EXIT_CODES
+from pyarctic.server import openapi_text
 from tests.docs.pages import DOCS
 from tools import reference
 
@@ -19,6 +20,10 @@ _PAGES = sorted((DOCS / "reference").glob("*.md"))
 def test_generated_parts_are_up_to_date(path: object) -> None:
     text = (DOCS / "reference" / str(path)).read_text(encoding="utf-8")
     assert reference.generated(text) == text, "run `make docs-reference`"
+
+
+def test_the_description_of_the_http_interface_is_up_to_date() -> None:
+    assert reference.OPENAPI.read_text(encoding="utf-8") == openapi_text(), "run `make docs-reference`"
 
 
 def test_every_generated_part_is_on_a_page() -> None:

@@ -22,11 +22,16 @@ from pyarctic.cli import (
     create,
     doctor,
     errors,
+    events,
     health,
     init,
     optimize,
+    optimizer,
+    process,
     rollback,
     scan,
+    serve,
+    steer,
     table,
     table_check,
     write,
@@ -65,9 +70,16 @@ table.group.command("health")(health.health)
 table.group.command("explain")(optimize.explain)
 table.group.command("optimize")(optimize.optimize)
 table.group.command("rollback")(rollback.rollback)
+table.group.command("pause")(steer.pause)
+table.group.command("resume")(steer.resume)
 app.add_typer(catalog.group, name="catalog")
 app.add_typer(table.group, name="table")
+app.add_typer(process.group, name="process")
+app.add_typer(process.tasks, name="task")
+app.add_typer(optimizer.group, name="optimizer")
+app.add_typer(events.group, name="events")
 app.command("init")(init.init)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("completion")(completion.completion)
 

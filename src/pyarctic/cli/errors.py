@@ -37,6 +37,11 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "conflict": 4,
         "rejected": 4,
         "protocol": 4,
+        "invalid-transition": 4,
+        "stale-attempt": 4,
+        "unknown-optimizer": 4,
+        "unauthorized": 2,
+        "service": 3,
         "interrupted": 130,
         "terminated": 143,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +25,13 @@ from pyarctic.cli.session import (
     spinner,
 )
 from pyarctic.cli.several import Outcome, exit_on_failure, is_several, resolve_names, run_each
+from pyarctic.cli.steer import optimize_remotely, service_notes
 from pyarctic.cli.view.columns import Column
 from pyarctic.cli.view.explain_page import render_explanation
 from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, Frame, emit, emit_details, write_heading
 from pyarctic.cli.view.report_page import closing_notes, idle_notes, render_report
 from pyarctic.cli.view.summary_page import EXPLANATION_COLUMNS, REPORT_COLUMNS, explanation_rows, report_rows
+from pyarctic.errors import UsageError
 
 if TYPE_CHECKING:
     from pyarctic.optimizing import Report
@@ -103,6 +105,8 @@ def optimize(  # long: option declarations
         int | None,
         typer.Option("--workers", min=1, metavar="N", help="Number of concurrent tasks (default: number of cores)."),
     ] = None,
+    remote: Annotated[bool, typer.Option("--remote", help="Let the service at $ARCTIC_URL do it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --remote: until the process has ended.")] = False,
     output_format: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
     wide: WideOption = False,
@@ -117,14 +121,29 @@ def optimize(  # long: option declarations
     Several tables are optimized one after the other, and a summary is shown; with --json the reports are a list. The exit
     code is 1 if a task or a table failed. The results of the other tasks and tables are kept.
     """
+    resolved_format = resolve_format(output_format, as_json)
+    if remote or wait:
+        chosen = {"--where": where, "--dry-run": dry_run, "--verify": verify, "--workers": workers}
+        _refuse_with_remote(chosen, remote=remote)
+        optimize_remotely(names, kind.value, wait=wait, output_format=resolved_format)
+        return
     options: dict[str, Any] = {"kind": kind.value, "where": where, "ignore_writers": ignore_writers}
-    pages = _Pages(output_format=resolve_format(output_format, as_json), limit=None, wide=wide, absolute=False)
+    pages = _Pages(output_format=resolved_format, limit=None, wide=wide, absolute=False)
     if dry_run and pages.output_format in (Format.TABLE, Format.MARKDOWN):
         _explain_all(names, options, pages)
         note("dry run: nothing was changed")
         return
     options |= {"engine": engine.value, "dry_run": dry_run, "verify": verify, "workers": workers}
     _optimize_all(names, options, pages)
+
+
+def _refuse_with_remote(options: Mapping[str, object], *, remote: bool) -> None:
+    """The service decides how and where tasks run."""
+    if not remote:
+        raise UsageError("--wait is for --remote only", hint="Without --remote the command waits anyway.")
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise UsageError(f"{given[0]} cannot be combined with --remote", hint="Leave one of them out.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +160,8 @@ class _Pages:
         sections = list(render_explanation(explanation, max_rows))
         document = explanation.to_dict()
         emit_details(document, sections, output_format=self.output_format, absolute=self.absolute, wide=self.wide)
+        for line in service_notes(explanation.table):
+            note(line)
         if self.output_format is Format.TABLE and max_rows and len(explanation.tasks) > max_rows:
             note(f"{max_rows} of {len(explanation.tasks):,} tasks; `arctic table explain --limit 0` shows all")
 

@@ -51,11 +51,9 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 def _no_such_command(found: FoundCommand) -> tuple[str, str]:
     name = found.words[0] if found.words else ""
-    similar = get_close_matches(name, list(subcommands(found.command)), n=1)
-    elsewhere = [] if similar else _commands_elsewhere(found, name)
-    question = f"Did you mean `{found.name} {similar[0]}`? " if similar else ""
-    if elsewhere:
-        question = f"Did you mean `{elsewhere[0]}`? "
+    meant = _commands_elsewhere(found, name)  # the same word in a group below is more likely than a similar one here
+    meant += [f"{found.name} {similar}" for similar in get_close_matches(name, list(subcommands(found.command)), n=1)]
+    question = f"Did you mean `{meant[0]}`? " if meant else ""
     return f"no such command: {found.name} {name}", f"{question}`{found.name} --help` lists the commands."
 
 

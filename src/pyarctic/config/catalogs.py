@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pyarctic.config.folders import implicit_files
 from pyarctic.config.names import check_catalog_name
 from pyarctic.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyarctic.config.sections import HttpSection, ServiceSection
 
 _NONE: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
@@ -28,6 +31,9 @@ class Config:
     """The absolute path of the file; None if there is none."""
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _NONE)
     """The properties of each catalog by name."""
+    service: ServiceSection | None = None
+    http: HttpSection | None = None
+    """None: there is no file, and the defaults hold."""
 
 
 @dataclass(slots=True)
@@ -77,9 +83,9 @@ def load(path: Path | None = None) -> Config:
         return Config()
     from pyarctic.config.file import read
 
-    catalogs = read(source)
-    frozen = MappingProxyType({name: MappingProxyType(dict(entry)) for name, entry in catalogs.items()})
-    return Config(source=source.absolute(), catalogs=frozen)
+    content = read(source)
+    frozen = MappingProxyType({name: MappingProxyType(dict(entry)) for name, entry in content.catalogs.items()})
+    return Config(source=source.absolute(), catalogs=frozen, service=content.service, http=content.http)
 
 
 def declare_catalog(name: str, properties: Mapping[str, object]) -> None:

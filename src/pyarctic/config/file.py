@@ -19,6 +19,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyarctic.config.names import catalog_name_fault
+from pyarctic.config.sections import HttpSection, ServiceSection
 from pyarctic.errors import ConfigError
 
 KeyPath = tuple[int | str, ...]
@@ -42,7 +43,7 @@ def _empty_when_absent(value: Any) -> Any:
     return {} if value is None else value
 
 
-class _File(BaseModel):
+class FileContent(BaseModel):
     """The structure of the file."""
 
     # A traceback with `--debug` must not show secrets of the file.
@@ -51,6 +52,8 @@ class _File(BaseModel):
     catalogs: Annotated[
         dict[Annotated[str, AfterValidator(_check_catalog_name)], dict[str, str]], BeforeValidator(_empty_when_absent)
     ] = {}
+    service: Annotated[ServiceSection, BeforeValidator(_empty_when_absent)] = ServiceSection()
+    http: Annotated[HttpSection, BeforeValidator(_empty_when_absent)] = HttpSection()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,8 +71,8 @@ class _ConfigProblem(Exception):
         self.problem = _Problem(line, key, message)
 
 
-def read(path: Path) -> Mapping[str, Mapping[str, str]]:
-    """Read the catalogs of a file; raises a ConfigError with file, line and key."""
+def read(path: Path) -> FileContent:
+    """Read a file; raises a ConfigError with file, line and key."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,7 +84,7 @@ def read(path: Path) -> Mapping[str, Mapping[str, str]]:
     try:
         variables = ChainMap({FOLDER_VARIABLE: str(path.absolute().parent)}, os.environ)
         values = _parse_yaml(text, lines, variables)
-        return _File.model_validate({} if values is None else values).catalogs
+        return FileContent.model_validate({} if values is None else values)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = _Problem(mark.line + 1 if mark else 1, "", f"not valid YAML: {error.problem or error.context}")
@@ -111,7 +114,7 @@ def _explain_problem(loc: KeyPath, kind: str, message: str, lines: Mapping[KeyPa
     line = next((lines[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in lines), 1)
     key = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
-        known_keys = sorted(_File.model_fields)
+        known_keys = _known_keys(loc[:-1])
         near = get_close_matches(str(loc[-1]), known_keys, n=1, cutoff=0.6)
         rest = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known_keys)}"
         return _Problem(line, key, f"not a known key; {rest}")
@@ -121,6 +124,15 @@ def _explain_problem(loc: KeyPath, kind: str, message: str, lines: Mapping[KeyPa
         "string_type": "must be a single value, neither a list nor a mapping",
     }
     return _Problem(line, key, messages.get(kind, message.removeprefix("Value error, ")))
+
+
+def _known_keys(loc: KeyPath) -> list[str]:
+    """The keys that a mapping of the file may have."""
+    section: Any = FileContent
+    for part in loc:
+        fields = {field.alias or name: field for name, field in section.model_fields.items()}
+        section = fields[str(part)].annotation
+    return sorted(field.alias or name for name, field in section.model_fields.items())
 
 
 def _parse_yaml(text: str, lines: dict[KeyPath, int], variables: Mapping[str, str]) -> Any:

@@ -26,6 +26,14 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser() if chosen else _xdg("XDG_CACHE_HOME", ".cache") / "arctic"
 
 
+def state_dir(explicit: Path | None = None) -> Path:
+    """The folder of the management service: the given one, $ARCTIC_STATE, or in the XDG data folder; it may not exist."""
+    chosen = os.environ.get("ARCTIC_STATE", "")
+    if explicit is not None:
+        return explicit.expanduser()
+    return Path(chosen).expanduser() if chosen else _xdg("XDG_DATA_HOME", ".local/share") / "arctic"
+
+
 def spill_dir() -> Path:
     """The folder for data that does not fit into memory: $ARCTIC_SPILL_DIR, Spark's local folder on executors, else the
     temporary folder."""

@@ -88,10 +88,7 @@ def _optional_duration(text: str) -> timedelta | None:
 
 
 def _flag(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError
-    return word == "true"
+    return bool(("false", "true").index(text.strip().lower()))  # raises ValueError for other words
 
 
 def _storage(text: str) -> str:
@@ -106,9 +103,8 @@ def _greater_than(limit: int, value: int) -> int:
     return value
 
 
+_COUNT, _RATIO, _FLAG = "a whole number above 0", "a number above 0, at most 1", "true or false"
 _SIZE = "a size such as 128MB, or a number of bytes"
-_COUNT = "a whole number above 0"
-_RATIO = "a number above 0, at most 1"
 _DURATION = "a duration such as 30min, or a number of milliseconds"
 
 TARGET_SIZE = TableProperty[int | None](
@@ -233,7 +229,7 @@ SORT_ON_REWRITE = TableProperty[bool](
     name="self-optimizing.sort-on-rewrite",
     default=True,
     default_text="true",
-    allowed="true or false",
+    allowed=_FLAG,
     parse=_flag,
     doc="Major and full optimizing sort the rows of a task by the table's sort order, if it has one.",
 )
@@ -257,7 +253,7 @@ WRITERS_FIRST = TableProperty[bool](
     name="self-optimizing.writers-first",
     default=True,
     default_text="true",
-    allowed="true or false",
+    allowed=_FLAG,
     parse=_flag,
     doc="Do not rewrite data files of partitions in which other writers are deleting, updating or merging rows.",
 )
@@ -293,9 +289,37 @@ SHARE_INSERTS = TableProperty[bool](
     name="self-optimizing.share-insert-files",
     default=False,
     default_text="false",
-    allowed="true or false",
+    allowed=_FLAG,
     parse=_flag,
     doc="Keyed tables: large insert files become part of the base store as they are, and stay in the change store.",
+)
+
+ENABLED = TableProperty[bool](
+    name="self-optimizing.enabled",
+    default=True,
+    default_text="true",
+    allowed=_FLAG,
+    parse=_flag,
+    doc="Whether the management service optimizes the table.",
+)
+
+GROUP = TableProperty[str](
+    name="self-optimizing.group",
+    aliases=("optimize.group",),
+    default="default",
+    default_text="default",
+    allowed="the name of an optimizer group",
+    parse=str,
+    doc="The optimizer group whose optimizers execute the table's tasks.",
+)
+
+COMMIT_INTERVAL = TableProperty[timedelta | None](
+    name="self-optimizing.commit-interval",
+    default=None,
+    default_text="5min",
+    allowed=_DURATION,
+    parse=parse_duration,
+    doc="The least time between two commits of the management service to the table; 0 commits at once.",
 )
 
 QUOTA = TableProperty[float](
@@ -340,6 +364,9 @@ TABLE_PROPERTIES: tuple[TableProperty[object], ...] = (
     TRANSACTION_TIMEOUT,
     LEFTOVERS_MIN_AGE,
     SHARE_INSERTS,
+    ENABLED,
+    GROUP,
+    COMMIT_INTERVAL,
     QUOTA,
     MERGED_SEQUENCES_STORAGE,
 )

@@ -21,6 +21,9 @@ def values(*words: str) -> list[str]:
     return [value for value, _ in completion.complete(typer.main.get_command(app), list(words))]
 
 
+SERVICE_GROUPS = ("process", "task", "optimizer", "events")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -39,7 +42,7 @@ def values(*words: str) -> list[str]:
         (["--config", ""], [":files"]),
         (["table", "unset", "demo.shop.x", "self-optimizing.quo"], ["self-optimizing.quota"]),
         (["table", "set", "demo.shop.x", "self-optimizing.quo"], ["self-optimizing.quota="]),
-        (["nonsense", ""], ["init", "doctor", "completion", "version", "catalog", "table"]),
+        (["nonsense", ""], ["init", "serve", "doctor", "completion", "version", "catalog", "table", *SERVICE_GROUPS]),
     ],
 )
 def test_words(words: list[str], expected: list[str]) -> None:

@@ -81,7 +81,7 @@ def test_an_empty_file_declares_nothing(write_config: WriteConfig, text: str) ->
     ("text", "message"),
     [
         ("\n# c\n\ncatalgos:\n  a: {}\n", "arctic.yaml:4 catalgos: not a known key; did you mean 'catalogs'?"),
-        ("service: {}\n", "arctic.yaml:1 service: not a known key; known keys: catalogs"),
+        ("servers: {}\n", "arctic.yaml:1 servers: not a known key; did you mean 'service'?"),
         ("catalogs:\n  a: {}\n\n  a: {}\n", "arctic.yaml:4 catalogs.a: given twice; first in line 2"),
         ("catalogs:\n  a: {u: 1,\n u: 2}\n", "arctic.yaml:3 catalogs.a.u: given twice; first in line 2"),
         ("- 1\n", "arctic.yaml:1 must be a mapping of keys to values"),
@@ -124,10 +124,10 @@ def test_bad_yaml_is_a_config_error(write_config: WriteConfig, text: str) -> Non
 
 
 def test_all_faults_are_told_at_once(write_config: WriteConfig) -> None:
-    write_config("catalogs:\n  a: 1\nservice: {}\n")
+    write_config("catalogs:\n  a: 1\nservers: {}\n")
     with pytest.raises(ConfigError) as caught:
         config.load()
-    assert caught.value.facts["also"] == "arctic.yaml:3 service: not a known key; known keys: catalogs"
+    assert caught.value.facts["also"] == "arctic.yaml:3 servers: not a known key; did you mean 'service'?"
 
 
 def test_a_file_that_cannot_be_read_is_a_config_error(alone: Path) -> None:

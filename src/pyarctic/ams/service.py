@@ -1,0 +1,219 @@
+"""The service: its loops, and what people ask of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+
+from pyarctic.ams.cancelling import cancel
+from pyarctic.ams.cleaning import Cleaning
+from pyarctic.ams.committing import Commits
+from pyarctic.ams.core import Bell, Catalogs, ConfiguredCatalogs, Core
+from pyarctic.ams.handing import Optimizers, Plans
+from pyarctic.ams.keeping import Keeper
+from pyarctic.ams.looks import Looks
+from pyarctic.ams.processes import move_table, pause_table
+from pyarctic.ams.rows import ProcessRow, TableRow
+from pyarctic.ams.settings import ServiceSettings
+from pyarctic.ams.states import TableState
+from pyarctic.ams.store import Store
+from pyarctic.ams.times import WatchedClock
+from pyarctic.clock import Clock, SystemClock
+from pyarctic.errors import NotFound
+from pyarctic.logs import get_logger
+
+_log = get_logger(__name__)
+_LOOK_SECONDS = 1.0
+"""How often the loops look for something to do that nobody has rung for."""
+_CLEAN_SECONDS = 30.0
+_FORGET_SECONDS = 3600.0
+_STOP_SECONDS = 30.0
+
+
+class Loop:
+    """Something that is done again and again in a thread: when its bell rings, and after some time anyway. An error is
+    logged, and it goes on."""
+
+    def __init__(self, name: str, work: Callable[[], None], seconds: float) -> None:
+        self.name = name
+        self.last_turn = time.monotonic()
+        self.errors = 0
+        self.last_error: str | None = None
+        self._work = work
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"arctic-{name}", daemon=True)
+
+    @property
+    def overdue_seconds(self) -> float:
+        """For how long its next turn is overdue, or the one that is going on lasts beyond that."""
+        return max(0.0, time.monotonic() - self.last_turn - self._seconds)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End after the turn that is going on."""
+        self._is_stopped = True
+        self._wake.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wake.clear()
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001  # a loop never ends because of one turn
+                self.errors += 1
+                self.last_error = f"{type(error).__name__}: {error}"
+                _log.error("loop_failed", loop=self.name, reason=self.last_error, error=error)
+            self.last_turn = time.monotonic()
+            self._wake.wait(self._seconds)
+
+
+class _Crew:
+    """Works on several tables at a time, on each once at a time."""
+
+    def __init__(self, name: str, threads: int, work: Callable[[str], object]) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"arctic-{name}")
+        self._work = work
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+
+    def take(self, tables: Iterable[str]) -> None:
+        """Work on these tables, unless somebody does already."""
+        for table in tables:
+            with self._lock:
+                if table in self._busy:
+                    continue
+                self._busy.add(table)
+            self._pool.submit(self._run, table)
+
+    def _run(self, table: str) -> None:
+        try:
+            self._work(table)
+        except Exception as error:  # noqa: BLE001  # the database does not answer: it is tried again
+            _log.error("work_failed", table_uuid=table, reason=f"{type(error).__name__}: {error}", error=error)
+        finally:
+            with self._lock:
+                self._busy.discard(table)
+
+    def stop(self) -> None:
+        """Finish what is begun."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Ams:
+    """The management service, without HTTP:
+
+    ams = Ams(SqlStore.open("sqlite:///arctic.db"))
+    ams.start()
+    ...
+    ams.stop()
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: ServiceSettings | None = None,
+        catalogs: Catalogs | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.core = Core(
+            store=store,
+            catalogs=catalogs or ConfiguredCatalogs(),
+            settings=settings or ServiceSettings(),
+            clock=WatchedClock(clock or SystemClock()),
+        )
+        plans = Plans()
+        self.looks = Looks(self.core, plans)
+        self.optimizers = Optimizers(self.core, plans)
+        self.commits = Commits(self.core, plans)
+        self.keeper = Keeper(self.core)
+        self.cleaning = Cleaning(self.core, plans)
+        self.loops: list[Loop] = []
+        self._crews: list[_Crew] = []
+
+    def start(self) -> None:
+        """Start all loops."""
+        settings = self.core.settings
+        looks = _Crew("look", settings.refresh_threads, self.looks.look)
+        commits = _Crew("commit", settings.commit_threads, self.commits.commit)
+        self._crews = [looks, commits]
+        self._add_loop("discover", self.looks.discover, settings.discover_interval.total_seconds())
+        self._add_loop("looks", lambda: looks.take(row.uuid for row in self.looks.due()), _LOOK_SECONDS, "looks")
+        self._add_loop("commits", lambda: commits.take(self.commits.due()), _LOOK_SECONDS, "commits")
+        self._add_loop("keep", self.keeper.keep, settings.keep_interval.total_seconds())
+        self._add_loop("cleaning", self.cleaning.clean, _CLEAN_SECONDS, "cleaning")
+        self._add_loop("history", self.cleaning.forget, _FORGET_SECONDS)
+        for loop in self.loops:
+            loop.start()
+
+    def _add_loop(self, name: str, work: Callable[[], None], seconds: float, bell: Bell | None = None) -> None:
+        loop = Loop(name, work, seconds)
+        self.loops.append(loop)
+        if bell is not None:
+            self.core.bells.listen(bell, loop.wake)
+
+    def stop(self) -> None:
+        """Finish what is begun, and end."""
+        for loop in self.loops:
+            loop.stop()
+        for loop in self.loops:
+            loop.join(_STOP_SECONDS)
+        for crew in self._crews:
+            crew.stop()
+
+    # ---- what people ask for --------------------------------------------------------------------------------------------
+
+    def pause(self, uuid: str, by: str, why: str = "somebody asked for it", until: datetime | None = None) -> TableRow:
+        """Plan nothing for a table; what is executed is finished and committed."""
+        now = self.core.clock.now()
+        with self.core.store.begin() as transaction:
+            step = pause_table(_known_table(transaction.get(TableRow, uuid), uuid), why, by, until, now)
+            transaction.update(step.row)
+            transaction.record(step.transitions)
+        return step.row
+
+    def resume(self, uuid: str, by: str) -> TableRow:
+        """Optimize a table again, also if processes of it have failed."""
+        now = self.core.clock.now()
+        with self.core.store.begin() as transaction:
+            row = _known_table(transaction.get(TableRow, uuid), uuid)
+            step = move_table(row, TableState.ACTIVE, "somebody asked for it", by, now)
+            transaction.update(replace(step.row, failed_in_a_row=0, plan_after=None, must_plan=True))
+            transaction.record(step.transitions)
+        self.core.bells.ring("looks")
+        return step.row
+
+    def cancel(self, process_id: str, by: str, why: str = "somebody asked for it") -> ProcessRow:
+        """Give up what has not landed of a process: waiting tasks at once, executed ones are stopped, and results are
+        removed."""
+        now = self.core.clock.now()
+        with self.core.store.begin() as transaction:
+            process = transaction.get(ProcessRow, process_id)
+            if process is None:
+                raise NotFound(f"there is no process {process_id}")
+            row = cancel(transaction, process, why, by, now)
+        self.core.bells.ring("commits")
+        return row
+
+
+def _known_table(row: TableRow | None, uuid: str) -> TableRow:
+    if row is None:
+        raise NotFound(f"no table with uuid {uuid} is watched")
+    return row

@@ -1,0 +1,195 @@
+"""Requests to a service at one of several URLs, and its errors as exceptions again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx2
+
+from pyarctic import errors
+from pyarctic.config import mask_text, state_dir
+from pyarctic.errors import ArcticError, ConfigError, Unavailable
+
+PREFIX = "/api/v1"
+DEFAULT_URL = "http://127.0.0.1:1630"
+TOKEN_FILE = "admin.token"  # noqa: S105  # its name
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SECONDS = 60.0
+"""How long a request may take, unless it says otherwise."""
+_CONNECT_SECONDS = 10.0
+
+
+class ServiceError(ArcticError):
+    """An error of the service for which this version of PyArctic has no exception. `code` is that of the service."""
+
+    code = "service"
+    title = "The service has refused the request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a service is, and the token for it."""
+
+    urls: tuple[str, ...]
+    token: str | None = field(repr=False)
+
+    @classmethod
+    def find(cls, url: str | None = None, token: str | None = None) -> Self:
+        """The address that is given, else that of $ARCTIC_URL and $ARCTIC_TOKEN, else the service on this machine, with the
+        token that it has left in its folder."""
+        given = url or os.environ.get("ARCTIC_URL", "") or DEFAULT_URL
+        urls = tuple(each.strip().rstrip("/") for each in given.split(",") if each.strip())
+        for each in urls:
+            if urlsplit(each).scheme not in ("http", "https") or not urlsplit(each).hostname:
+                hint = f"Write it like {DEFAULT_URL}; separate several with commas."
+                raise ConfigError(f"{mask_text(each)!r} is not the URL of a service", hint=hint)
+        token = token or os.environ.get("ARCTIC_TOKEN", "").strip() or None
+        if token is None and all(urlsplit(each).hostname in _LOOPBACK for each in urls):
+            token = _local_token()
+        return cls(urls=urls, token=token)
+
+
+def _local_token() -> str | None:
+    try:
+        return (state_dir() / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None  # of a service of somebody else, or there is none: it will say that a token is missing
+
+
+class Transport:
+    """Sends requests. A URL that cannot be reached is followed by the next one; the one that answered comes first then."""
+
+    def __init__(self, address: Address) -> None:
+        self._urls = list(address.urls)
+        headers = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
+        # No proxy stands between this machine and itself.
+        direct = {f"all://{'[::1]' if host == '::1' else host}": None for host in _LOOPBACK}
+        timeout = httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS)
+        # Loading the certificates of authorities takes longer than most requests.
+        is_encrypted = any(url.startswith("https:") for url in self._urls)
+        self._http = httpx2.Client(headers=headers, mounts=direct, timeout=timeout, verify=is_encrypted)
+
+    @property
+    def url(self) -> str:
+        """The one that answered last."""
+        return self._urls[0]
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = _SECONDS,
+    ) -> Any:
+        """The answer to a request; None if it has no content. Errors of the service are raised as exceptions."""
+        timeout = httpx2.Timeout(seconds, connect=_CONNECT_SECONDS)
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        for url in tuple(self._urls):
+            try:
+                with self._reaching(url):
+                    answer = self._http.request(
+                        method, f"{url}{PREFIX}{path}", params=parameters, json=body, headers=headers, timeout=timeout
+                    )
+            except _NotConnected:
+                continue
+            self._prefer(url)
+            return _content_of(answer)
+        raise self._unreachable()
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, Any], silence_seconds: float) -> Iterator[Iterator[str]]:
+        """The lines of an answer that goes on. `silence_seconds`: after so long without one the connection is lost."""
+        timeout = httpx2.Timeout(silence_seconds, connect=_CONNECT_SECONDS)
+        parameters = {name: value for name, value in query.items() if value is not None}
+        for url in tuple(self._urls):
+            try:
+                with (
+                    self._reaching(url),
+                    self._http.stream("GET", f"{url}{PREFIX}{path}", params=parameters, timeout=timeout) as answer,
+                ):
+                    self._prefer(url)
+                    if answer.is_error:
+                        answer.read()
+                        _content_of(answer)
+                    yield answer.iter_lines()
+                    return
+            except _NotConnected:
+                continue
+        raise self._unreachable()
+
+    @contextmanager
+    def _reaching(self, url: str) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
+            raise _NotConnected from cause
+        except httpx2.TransportError as cause:  # it may have been carried out: the caller knows whether to repeat it
+            reason = str(cause) or type(cause).__name__
+            hint = f"The connection to {mask_text(url)} was lost. Try again."
+            raise Unavailable(f"no answer from the service: {reason}", hint=hint) from cause
+
+    def _prefer(self, url: str) -> None:
+        if self._urls[0] != url:
+            self._urls.remove(url)
+            self._urls.insert(0, url)
+
+    def _unreachable(self) -> Unavailable:
+        shown = ", ".join(map(mask_text, self._urls))
+        hint = f"Nothing answers at {shown}. Start it with `arctic serve`, or set ARCTIC_URL."
+        return Unavailable("the service cannot be reached", hint=hint)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+
+class _NotConnected(Exception):
+    """Nothing listens at a URL: the request was not sent."""
+
+
+def _content_of(answer: httpx2.Response) -> Any:
+    if answer.is_error:
+        raise _error_of(answer)
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError as cause:
+        host = answer.request.url.host
+        raise Unavailable(f"the answer of {host} is not JSON", hint="Is this the URL of a service of PyArctic?") from cause
+
+
+def _error_of(answer: httpx2.Response) -> ArcticError:
+    """The exception that an answer stands for."""
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict) or "code" not in problem:
+        detail = f"{answer.request.url.host} has answered with {answer.status_code} {answer.reason_phrase}"
+        if answer.status_code >= _GATEWAY_FAULT:
+            return Unavailable(detail, hint="Something between here and the service has failed. Try again.")
+        return ServiceError(detail, hint="Is this the URL of a service of PyArctic?", status=answer.status_code)
+    code = str(problem["code"])
+    kind = _KINDS.get(code) or _unknown_kind(code, problem)
+    facts = {name: value for name, value in (problem.get("facts") or {}).items() if name not in ("message", "hint", "self")}
+    return kind(str(problem.get("detail") or problem.get("title")), hint=problem.get("hint"), **facts)
+
+
+def _unknown_kind(code: str, problem: Mapping[str, Any]) -> type[ServiceError]:
+    given = {"code": code, "title": str(problem.get("title") or ServiceError.title)}
+    return type(ServiceError.__name__, (ServiceError,), {**given, "retryable": bool(problem.get("retryable"))})
+
+
+_GATEWAY_FAULT = 502
+_KINDS: Mapping[str, type[ArcticError]] = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ArcticError)
+}

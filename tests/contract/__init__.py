@@ -1,0 +1,1 @@
+"""One suite for each port, run against every implementation."""
