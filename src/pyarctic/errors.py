@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 _ARGUMENT = re.compile(r"\[\[(?P<name>[a-z_]+)(?:=(?P<value>.*?))?\]\]")
 ArgumentStyle = Callable[[str, str | None], str]
@@ -55,9 +55,9 @@ class ArcticError(Exception):
         print(error.code, error, error.hint, error.facts)
     """
 
-    code: ClassVar[str] = "error"
-    title: ClassVar[str] = "PyArctic could not continue"
-    retryable: ClassVar[bool] = False
+    code: str = "error"
+    title: str = "PyArctic could not continue"
+    retryable: bool = False
 
     def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
         super().__init__(message)

@@ -120,6 +120,8 @@ def test_results_that_are_refused(worker: Worker) -> None:
         assert problem["facts"]["field"].startswith(f"add.0.{field}")
     for fault in ({"spec_id": 9}, {"partition": "x"}, {"metrics": {"lower_bounds": {"1": "é"}}}):
         assert worker.report(task, "complete", result | {"add": [file | fault]}, 422)["facts"]["field"] == "add"
+    assert worker.report(task, "complete", result | {"add": [file]}, 422)["facts"]["reason"] == "sequence"
+    file |= {"data_sequence_number": task["job"]["sequence_number"]}
     assert worker.report(task, "complete", result | {"add": [file]}, 422)["facts"]["reason"] == "location"
     worker.report(task, "ack")  # the attempt still counts
 
@@ -132,8 +134,8 @@ def test_draining_and_stopping(worker: Worker, api: Api) -> None:
     worker.api.post(f"/optimizers/{worker.id}/stop", None, 204)
     shown = api.get(f"/tasks/{task['task_id']}")
     assert (shown["state"], shown["optimizer_id"], shown["retries"]) == ("pending", None, 0)
-    assert worker.report(task, "complete", {}, 422)["code"] == "protocol"
-    assert worker.report(task, "progress", {}, 409)["code"] == "stale-attempt"
+    for what in ("complete", "progress"):
+        assert worker.report(task, what, {}, 409)["code"] == "stale-attempt"
     for what in ("heartbeat", "poll", "stop"):
         assert worker.api.post(f"/optimizers/{worker.id}/{what}", {}, 410)["code"] == "unknown-optimizer"
     assert api.post(f"/optimizers/{worker.id}/drain", None, 409)["code"] == "invalid-transition"

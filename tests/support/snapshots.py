@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -15,8 +16,7 @@ _MASKS = (
     (re.compile(r"\b\d{12,19}\b"), "ID"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z"), "TIME"),
     (re.compile(r"(?:just now|\d+ (?:s|min|h) ago|in \d+ (?:s|min|h))(?= |$)", re.MULTILINE), "AGE"),
-    (re.compile(r"\b\d+\.\d s\b"), "N.N s"),
-    (re.compile(r"\b\d+ (?:min \d+ )?s\b"), "N s"),
+    (re.compile(r"\b(?:\d+\.\d|(?:\d+ min )?\d+) s\b"), "N s"),
     (re.compile(r"\b\d+(?:\.\d [KM]i| )B\b"), "SIZE"),
     (re.compile(r" {3,}"), "   "),
     (re.compile(r"─+"), "─"),
@@ -40,4 +40,5 @@ def compare(name: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     assert path.exists(), f"{path} does not exist; UPDATE_SNAPSHOTS=1 writes it"
     expected = path.read_text(encoding="utf-8")
-    assert text == expected, f"{path} differs; UPDATE_SNAPSHOTS=1 accepts the new text"
+    difference = "\n".join(difflib.unified_diff(expected.splitlines(), text.splitlines(), "expected", "is", lineterm="", n=0))
+    assert text == expected, f"{path} differs; UPDATE_SNAPSHOTS=1 accepts the new text:\n{difference}"

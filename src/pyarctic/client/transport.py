@@ -25,10 +25,19 @@ _CONNECT_SECONDS = 10.0
 
 
 class ServiceError(ArcticError):
-    """An error of the service for which this version of PyArctic has no exception. `code` is that of the service."""
+    """An error of the service for which this version of PyArctic has no exception."""
 
     code = "service"
     title = "The service has refused the request"
+
+    @classmethod
+    def of_problem(cls, problem: Mapping[str, Any], detail: str, **facts: Any) -> Self:
+        """An error with the code and the title that the service has given it."""
+        error = cls(detail, **facts)
+        error.code = str(problem["code"])
+        error.title = str(problem.get("title") or cls.title)
+        error.retryable = bool(problem.get("retryable"))
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,18 +187,16 @@ def _error_of(answer: httpx2.Response) -> ArcticError:
         if answer.status_code >= _GATEWAY_FAULT:
             return Unavailable(detail, hint="Something between here and the service has failed. Try again.")
         return ServiceError(detail, hint="Is this the URL of a service of PyArctic?", status=answer.status_code)
-    code = str(problem["code"])
-    kind = _KINDS.get(code) or _unknown_kind(code, problem)
-    facts = {name: value for name, value in (problem.get("facts") or {}).items() if name not in ("message", "hint", "self")}
-    return kind(str(problem.get("detail") or problem.get("title")), hint=problem.get("hint"), **facts)
-
-
-def _unknown_kind(code: str, problem: Mapping[str, Any]) -> type[ServiceError]:
-    given = {"code": code, "title": str(problem.get("title") or ServiceError.title)}
-    return type(ServiceError.__name__, (ServiceError,), {**given, "retryable": bool(problem.get("retryable"))})
+    facts = {name: value for name, value in (problem.get("facts") or {}).items() if name not in _RESERVED_FACTS}
+    facts["hint"] = problem.get("hint")
+    detail = str(problem.get("detail") or problem.get("title"))
+    kind = _KINDS.get(str(problem["code"]))
+    return ServiceError.of_problem(problem, detail, **facts) if kind is None else kind(detail, **facts)
 
 
 _GATEWAY_FAULT = 502
+_RESERVED_FACTS = ("self", "message", "hint", "problem", "detail")
+"""Names of facts that are names of arguments, too."""
 _KINDS: Mapping[str, type[ArcticError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ArcticError)
 }
