@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TextIO
 
 LogFormat = Literal["auto", "text", "json"]
 
@@ -89,10 +89,11 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(document, default=str)
 
 
-def write_logs(style: LogFormat = "auto", level: str = "info") -> None:
-    """Write events to stderr: for people on a terminal, else a JSON document in each line."""
-    is_text = style == "text" or (style == "auto" and sys.stderr.isatty())
-    handler = logging.StreamHandler(sys.stderr)
+def write_logs(style: LogFormat = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Write events to stderr or a file: for people on a terminal, else a JSON document in each line."""
+    stream = stream or sys.stderr
+    is_text = style == "text" or (style == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(_TextFormatter() if is_text else _JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("pyarctic").setLevel(level.upper())

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
 
-from pyarctic.ams import Ams
-from tests.server.requests import TABLE, Api
+from pyarctic.ams import Ams, ServiceSettings
+from pyarctic.ams.store import MemoryStore
+from pyarctic.server import Tokens, create_app
+from tests.server.requests import TABLE, TOKEN, Api
 
 
 @pytest.fixture
@@ -57,6 +60,23 @@ def test_reported_commits(ams: Ams, watched: dict[str, Any], api: Api) -> None:
     assert api.post(f"{TABLE}/commits", report | {"table_uuid": "other"}, 404)["facts"]["table_uuid"] == watched["uuid"]
     for wrong in ({"snapshot_id": "x"}, {"store": "log"}, {"sequence_number": -1}, {"sequence_number": 1 << 63}):
         assert api.post(f"{TABLE}/commits", report | wrong, 422)["code"] == "invalid-request"
+
+
+def test_new_tables_are_watched_from_their_first_reported_commit(ams: Ams, lake: Catalog, table: str, api: Api) -> None:
+    uuid = str(lake.load_table("db.orders").metadata.table_uuid)
+    report = {"store": "base", "table_uuid": uuid, "snapshot_id": "5", "parent_id": None, "sequence_number": 1}
+    assert api.get("/tables")["items"] == []
+    assert api.post(f"{TABLE}/commits", report, 202) == {"news": True}
+    assert [each["name"] for each in api.get("/tables")["items"]] == [table]
+    absent = TABLE.replace("orders", "absent")
+    assert api.post(f"{absent}/commits", report, 404)["code"] == "not-found"
+    assert api.post(f"{absent}/processes", {}, 404)["code"] == "not-found"
+
+
+def test_tables_that_are_excluded_are_not_watched(lake: Catalog, table: str) -> None:
+    settings = ServiceSettings(exclude=("lake.db.o*",))
+    with TestClient(create_app(Ams(MemoryStore(), settings), Tokens.of({"tester": TOKEN}))) as http:
+        assert Api(http).post(f"{TABLE}/processes", {}, 404)["code"] == "not-found"
 
 
 def test_processes_are_started_cancelled_and_retried(ams: Ams, watched: dict[str, Any], api: Api) -> None:

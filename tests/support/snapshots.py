@@ -40,5 +40,7 @@ def compare(name: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     assert path.exists(), f"{path} does not exist; UPDATE_SNAPSHOTS=1 writes it"
     expected = path.read_text(encoding="utf-8")
-    difference = "\n".join(difflib.unified_diff(expected.splitlines(), text.splitlines(), "expected", "is", lineterm="", n=0))
+    difference = "\n".join(
+        difflib.unified_diff(expected.splitlines(), text.splitlines(), "expected", "is", lineterm="", n=0)
+    )
     assert text == expected, f"{path} differs; UPDATE_SNAPSHOTS=1 accepts the new text:\n{difference}"

@@ -72,7 +72,7 @@ class Looks:
         found = self._core.catalogs.find(settings.include)
         for catalog, error in found.failures.items():
             _log.warning("catalog_not_listed", catalog=catalog, reason=str(error))
-        names = {name for name in found.names if not any(fnmatch.fnmatchcase(name, each) for each in settings.exclude)}
+        names = {name for name in found.names if not settings.excludes(name)}
         with self._core.store.read() as view:
             known = {row.name: row for row in view.find(TableRow) if row.state is not TableState.GONE}
         missing = {name: row for name, row in known.items() if name not in names and row.catalog not in found.failures}
@@ -80,6 +80,13 @@ class Looks:
             self._add(name, now, missing)
         for name, row in missing.items():
             self._lose(row.uuid, name, "the catalog does not list it any more", now)
+
+    def watch(self, name: str) -> None:
+        """Watch a table from now on that discovery would find later, if there is such a table."""
+        settings = self._core.settings
+        is_included = any(fnmatch.fnmatchcase(name, each) for each in settings.include)
+        if is_included and not settings.excludes(name):
+            self._add(name, self._core.clock.now())
 
     def _add(self, name: str, now: datetime, missing: Collection[str] = ()) -> None:
         """Watch a table. `missing`: names that are not there any more: it may have had one of them."""
@@ -138,7 +145,7 @@ class Looks:
             if row is None or row.state is TableState.GONE:
                 raise NotFound(
                     f"no table with uuid {commit.table_uuid} is watched",
-                    hint="New tables are found within some minutes; or the configuration of the service excludes it.",
+                    hint="It was dropped, or the configuration of the service excludes it.",
                 )
             if commit.store == "change" and row.kind != "keyed":
                 raise UsageError(f"{row.name} has no change store", hint="Only tables with a primary key have one.")

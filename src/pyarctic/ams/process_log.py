@@ -14,6 +14,7 @@ from pyarctic.ams.tasks import Cancel, GiveUp, Land, Refuse, Send, TaskEvent, st
 from pyarctic.optimizing.commit import CommitLog, CommitRecord, FinishedTask
 from pyarctic.optimizing.plan import CommitPlan
 from pyarctic.optimizing.protocol import TaskResult, unpack
+from pyarctic.units import format_quantity
 
 
 class ProcessLog:
@@ -52,7 +53,7 @@ class ProcessLog:
             (transaction.insert if known is None else transaction.update)(row)
             if before is state:
                 return
-            why = record.reason or f"{record.step} of {len(record.units)} units"
+            why = record.reason or f"{record.step} of {format_quantity(len(record.units), 'unit')}"
             key, table = str(record.snapshot_id), self._process.table
             transaction.record([COMMITS.move(key, before, state, why, now, table=table)])
             self._move_units(transaction, record.units, lambda task: _commit_event(task, record), now)

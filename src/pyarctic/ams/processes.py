@@ -52,12 +52,16 @@ def end_process(process: ProcessRow, tasks: Collection[TaskRow], now: datetime) 
     elif tasks and not counted:
         state, outcome = ProcessState.SUCCEEDED, "a newer plan has taken its place"
     elif committed == len(counted):
-        state, outcome = ProcessState.SUCCEEDED, f"all {committed} tasks are in the table"
+        state, outcome = ProcessState.SUCCEEDED, f"{_of_all(committed)} in the table"
     else:
         state = ProcessState.PARTIAL if committed else ProcessState.FAILED
         outcome = f"{committed} of {len(counted)} tasks are in the table: {_first_reason(counted)}"
     move = PROCESSES.move(process.id, process.state, state, outcome, now, table=process.table)
     return Step(row=replace(process, state=state, outcome=outcome, ended_at=now, clean_at=now), transitions=(move,))
+
+
+def _of_all(tasks: int) -> str:
+    return "its task is" if tasks == 1 else f"all {tasks} tasks are"
 
 
 def _first_reason(tasks: Collection[TaskRow]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -46,6 +47,10 @@ class ServiceSettings:
     """How long an attempt that does not count any more may still write files."""
     keep_plans: timedelta = timedelta(hours=24)
     keep_history: timedelta = timedelta(days=30)
+
+    def excludes(self, name: str) -> bool:
+        """Whether the table is excluded from those that are included."""
+        return any(fnmatch.fnmatchcase(name, each) for each in self.exclude)
 
     @classmethod
     def of(cls, section: ServiceSection) -> Self:

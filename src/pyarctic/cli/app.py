@@ -20,6 +20,7 @@ from pyarctic.cli import (
     catalog,
     completion,
     create,
+    dev,
     doctor,
     errors,
     events,
@@ -80,6 +81,7 @@ app.add_typer(optimizer.group, name="optimizer")
 app.add_typer(events.group, name="events")
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
+app.command("dev")(dev.dev)
 app.command("doctor")(doctor.doctor)
 app.command("completion")(completion.completion)
 

@@ -19,7 +19,7 @@ from pyarctic.cli.session import (
     new_command_group,
     resolve_format,
 )
-from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, Frame, emit
+from pyarctic.cli.view.output import DEFAULT_ROW_LIMIT, Frame, emit, emit_lines
 
 group = new_command_group(
     "See what happened in the service.\n\n\b\nExamples:\n  arctic events ls\n  arctic events ls --table demo.shop.orders"
@@ -51,13 +51,13 @@ def ls(  # long: option declarations
       arctic events ls --follow --format csv
 
     Events are the moves of tables, processes, tasks, commits and optimizers. With --follow it goes on until Ctrl-C, as lines
-    of CSV.
+    of CSV, or of JSON with --json.
     """
     resolved = resolve_format(output_format, as_json)
     with open_client(url, token_file) as client:
         chosen = {"kind": kind, "key": key, "table": table}
         if follow:
-            emit(Frame(columns=EVENT_COLUMNS, rows=_timed(client.follow(after or None, **chosen))), output_format=Format.CSV)  # type: ignore[arg-type]
+            _follow(client.follow(after or None, **chosen), as_json=resolved is Format.JSON)  # type: ignore[arg-type]
             return
         found = client.events(after, **chosen)  # type: ignore[arg-type]
         rows = list(_timed(found if limit == 0 else islice(found, limit or DEFAULT_ROW_LIMIT)))
@@ -68,6 +68,13 @@ def ls(  # long: option declarations
         absolute=absolute,
         limit=limit,
     )
+
+
+def _follow(events: Iterator[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        emit_lines(events)
+    else:
+        emit(Frame(columns=EVENT_COLUMNS, rows=_timed(events)), output_format=Format.CSV)
 
 
 def _timed(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -62,7 +62,7 @@ def init(
     check_catalog_name(catalog)
     folder = Path(folder_name)
     path = folder / FILE_NAME
-    _create_files(folder, path, TEXT.format(catalog=catalog))
+    create_files(folder, path, TEXT.format(catalog=catalog))
     use(path)
     try:
         with spinner("creating the catalog"):
@@ -86,7 +86,8 @@ def init(
             note(f"  {command}", style="bold")
 
 
-def _create_files(folder: Path, path: Path, text: str) -> None:
+def create_files(folder: Path, path: Path, text: str) -> None:
+    """Create a folder with a configuration file and a place for tables; files that exist are not overwritten."""
     try:
         (folder / "warehouse").mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import signal
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
+from pyarctic.cli.ending import at_signals
 from pyarctic.cli.remote import (
     OPTIMIZER_COLUMNS,
     TASK_COLUMNS,
@@ -94,24 +95,17 @@ def run(  # long: option declarations
         memory_bytes=None if size is None else _memory_bytes(size),
         heartbeat_seconds=_heartbeat_seconds(heart_beat),
     )
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signals: list[int] = []
+    signals = itertools.count(1)
 
-    def end(number: int, _frame: object) -> None:
-        signals.append(number)
-        if len(signals) == 1:
+    def end() -> None:
+        if next(signals) == 1:
             note("finishing its tasks; once more to stop them")
             optimizer.drain()
         else:
             optimizer.stop()
 
-    for number in before:
-        signal.signal(number, end)
-    try:
+    with at_signals(end):
         optimizer.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _variable(option: str) -> str | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import enum
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pyarctic.cli.checks import CHECK_COLUMNS, Check, check_catalog, exit_on_fault
+from pyarctic.cli.ending import at_signals
 from pyarctic.cli.session import Format, HelpOption, JsonOption, note
 from pyarctic.cli.view.output import Frame, emit
 
@@ -65,7 +63,8 @@ def serve(
 
     write_logs(log_format.value, log_level)
     folder = None if state is None else Path(state)
-    with _ended_by_signals(), start(config, host=host, port=port, folder=folder) as running:
+    # The server ends at these signals, and hands them on when it has ended.
+    with at_signals(_do_nothing), start(config, host=host, port=port, folder=folder) as running:
         note(f"service at {running.url}; token in {running.token_file}")
         running.server.run()
 
@@ -79,15 +78,5 @@ def _check(*, as_json: bool) -> None:
     exit_on_fault(checks)
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """The server ends in good order on SIGINT and SIGTERM, which is no error of this command. It hands the signals on when
-    it has ended: here nobody takes them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, lambda *_: None)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _do_nothing() -> None:
+    """It is no error of this command that it is ended."""

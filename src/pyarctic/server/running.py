@@ -35,10 +35,7 @@ class HttpServer:
 
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", port: int = 1630) -> None:
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(family)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(address)
+            self._socket = _bound_socket(host, port)
         except OSError as cause:
             hint = "Another program may use it: choose another address with [[host]] or [[port]]."
             raise UsageError(f"cannot listen on {host}:{port}: {cause.strerror or cause}", hint=hint) from cause
@@ -71,3 +68,15 @@ class HttpServer:
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound

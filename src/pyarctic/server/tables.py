@@ -187,8 +187,9 @@ def tables_events(
 def tables_report_commit(
     service: Service, catalog: Catalog, database: Database, table: TableName, report: CommitReport, response: Response
 ) -> CommitReported:
-    """Report a commit. 202: it is news, and the table is looked at now. 200: the service knows of it already."""
-    row = _find(service, catalog, database, table)
+    """Report a commit. 202: it is news, and the table is looked at now. 200: the service knows of it already. A new table is
+    watched from now on."""
+    row = _find(service, catalog, database, table, watch=True)
     if row.uuid != report.table_uuid:
         raise NotFound(
             f"{row.name} has another uuid",
@@ -219,7 +220,7 @@ def tables_optimize(
     response: Response,
 ) -> ProcessStarted:
     """Plan the table now. 202: a process was started. 200: there is nothing to do."""
-    row = _find(service, catalog, database, table)
+    row = _find(service, catalog, database, table, watch=True)
     with evaluations.place():
         return start_process(service, row.uuid, wish.kind, caller, response)
 
@@ -257,14 +258,22 @@ def start_process(service: Ams, table_uuid: str, kind: KindChoice, by: str, resp
     return ProcessStarted(process=None, reason=reason)
 
 
-def _find(service: Ams, catalog: str, database: str, table: str) -> TableRow:
+def _find(service: Ams, catalog: str, database: str, table: str, *, watch: bool = False) -> TableRow:
+    """A table by its name. `watch`: also a new one, which is watched from now on."""
     name = f"{catalog}.{database}.{table}"
-    with service.core.store.read() as view:
-        rows = view.find(TableRow, name=name, state=_THERE)
-    if not rows:
-        hint = "New tables are found within some minutes; or the configuration of the service excludes it."
+    row = _watched(service, name)
+    if row is None and watch:
+        service.looks.watch(name)
+        row = _watched(service, name)
+    if row is None:
+        hint = "New tables are found within some minutes, if they exist and the configuration of the service includes them."
         raise NotFound(f"no table {name} is watched", hint=hint, table=name)
-    return rows[0]
+    return row
+
+
+def _watched(service: Ams, name: str) -> TableRow | None:
+    with service.core.store.read() as view:
+        return next(iter(view.find(TableRow, name=name, state=_THERE)), None)
 
 
 def _unfinished(view: Transaction, table_uuid: str) -> list[ProcessRow]:

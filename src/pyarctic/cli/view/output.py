@@ -121,6 +121,13 @@ def emit_details(
     missing.tell()
 
 
+def emit_lines(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Write each as a line of JSON, at once: somebody may wait for it."""
+    for document in documents:
+        _write(json.dumps(to_json_value(document), ensure_ascii=_needs_ascii()) + "\n")
+        _flush()
+
+
 def write_heading(title: str, *, markdown: bool = False) -> None:
     """Write the title of what follows on the page, or an empty line."""
     _write(f"## {title}\n\n" if markdown else render_heading(title) if title else "\n")
