@@ -1,5 +1,6 @@
 """`make demo`: a stream of upserts slows a table down; PyArctic shows it, says why, and optimizes it while another writer
-deletes rows. Then a keyed table takes a stream of updates from Spark, and an optimizing process is undone.
+deletes rows. Then a keyed table takes a stream of updates from Spark, a service optimizes tables while streams write to
+them, and an optimizing process is undone.
 
 Everything is in .demo/, which is recreated by every run. `make demo-more` shows more.
 """
@@ -10,7 +11,7 @@ import sys
 
 import pyarctic
 import pyarctic.spark as arctic_spark
-from examples import orders, streaming
+from examples import orders, service, streaming
 from examples.stage import ARCTIC, FOLDER, ROOT, arctic, console, prepare, result, say
 
 CUSTOMERS = "demo.shop.customers"
@@ -46,21 +47,22 @@ def main() -> int:
     result(f"reading the table took {before:.2f} s of CPU, and takes {after:.2f} s now")
 
     is_right = show_keyed_table() and is_right
+    is_right = show_service() and is_right
 
-    say("6. All tables are healthy")
+    say("7. All tables are healthy")
     arctic("table", "health", "demo.*")
 
-    say("7. Undo the optimizing of the first table", "its rows stay the same")
+    say("8. Undo the optimizing of the first table", "its rows stay the same")
     arctic("table", "rollback", table.name, "--yes")
     table = pyarctic.table(table.name)
-    is_right = orders.read_amounts(table) == expected and is_right
-    result(f"{table.files(content='data').height} data files again; {len(expected):,} rows, {_verdict(is_right)}")
+    is_undone = orders.read_amounts(table) == expected
+    result(f"{table.files(content='data').height} data files again; {len(expected):,} rows, {_verdict(is_undone)}")
 
     say("Try next, and `make demo-more`")
     prefix = f"{ARCTIC.relative_to(ROOT)} --config {FOLDER.relative_to(ROOT)}/arctic.yaml"
-    for command in ("doctor", f"table scan {CUSTOMERS} --limit 3", f"table check {table.name}"):
+    for command in ("doctor", "dev", f"table scan {CUSTOMERS} --limit 3", f"table check {table.name}"):
         console.print(f"  {prefix} {command}", soft_wrap=True)
-    return 0 if is_right else 1
+    return 0 if is_right and is_undone else 1
 
 
 def show_keyed_table() -> bool:
@@ -84,6 +86,16 @@ def show_keyed_table() -> bool:
         arctic_spark.session().stop()
     result(f"merged on Spark's executors into {report.after.data_files} file; its rows are {_verdict(is_right)}")
     result(f"reading the table took {before:.2f} s of CPU, and takes {orders.read_cpu_seconds(CUSTOMERS):.2f} s now")
+    return is_right
+
+
+def show_service() -> bool:
+    """A service does all of it by itself, while Spark streams write to several tables."""
+    say("6. A service optimizes tables by itself", "while three Spark streams write to them")
+    with service.running() as client:
+        is_right = service.optimize_while_streaming(client)
+        result(f"their rows are {_verdict(is_right)}")
+        arctic("process", "ls", "--limit", "5")
     return is_right
 
 

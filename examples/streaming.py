@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from pathlib import Path
 
 import pyarctic.spark as arctic_spark
@@ -15,12 +17,13 @@ COLUMNS = "id long, region string, amount long, _change_action string, seq long"
 class Shop:
     """Changes its orders, writes the changes to files, and knows the current orders."""
 
-    def __init__(self, incoming: Path, orders: dict[int, tuple[str, int]]) -> None:
+    def __init__(self, incoming: Path, orders: dict[int, tuple[str, int]], seed: int = 7) -> None:
         self.orders = orders
         self._incoming = incoming
-        self._random = random.Random(7)
+        self._random = random.Random(seed)
         self._count = 0
         self._files = 0
+        self._began = time.time() - 3600
 
     def change_orders(self, changes: int) -> None:
         """Insert, update and delete orders, and write the changes to one file."""
@@ -41,7 +44,10 @@ class Shop:
             lines.append(json.dumps(row))
         self._files += 1
         self._incoming.mkdir(exist_ok=True)
-        (self._incoming / f"{self._files:03d}.json").write_text("\n".join(lines) + "\n")
+        path = self._incoming / f"{self._files:03d}.json"
+        path.write_text("\n".join(lines) + "\n")
+        # Spark reads files in the order of their times, which would be equal.
+        os.utime(path, (self._began + self._files, self._began + self._files))
 
     def totals(self) -> list[tuple[str, int, int]]:
         """Number and sum of the orders of each region, as `by_region` gives them."""
