@@ -21,6 +21,7 @@ _TESTS = {
     "arctic table pause": NEEDS_SERVICE,
     "arctic table resume": NEEDS_SERVICE,
     "arctic serve": "not run: it runs until it is stopped",
+    "arctic dev": "not run: it runs until it is stopped",
     "arctic process": NEEDS_SERVICE,
     "arctic task": NEEDS_SERVICE,
     "arctic optimizer": NEEDS_SERVICE,

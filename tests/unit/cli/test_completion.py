@@ -42,7 +42,7 @@ SERVICE_GROUPS = ("process", "task", "optimizer", "events")
         (["--config", ""], [":files"]),
         (["table", "unset", "demo.shop.x", "self-optimizing.quo"], ["self-optimizing.quota"]),
         (["table", "set", "demo.shop.x", "self-optimizing.quo"], ["self-optimizing.quota="]),
-        (["nonsense", ""], ["init", "serve", "doctor", "completion", "version", "catalog", "table", *SERVICE_GROUPS]),
+        (["nonsense", ""], ["init", "serve", "dev", "doctor", "completion", "version", "catalog", "table", *SERVICE_GROUPS]),
     ],
 )
 def test_words(words: list[str], expected: list[str]) -> None:
