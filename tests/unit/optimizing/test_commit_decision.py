@@ -242,6 +242,15 @@ def test_what_becomes_of_units_that_may_be_committed(table: TableNow, expected: 
     assert decide_candidate(BOTH, table, log(), done(two, 0, 1), START + timedelta(seconds=2)) == expected
 
 
+def test_times_of_a_clock_that_was_set_back_are_not_waited_for() -> None:
+    two = units(task(0), task(1))
+    busy = TableNow(busy=frozenset({0, 1}), pause=timedelta(seconds=9))
+    later = replace(done(two, 0, 1, at=START + timedelta(days=1)), started_at=START + timedelta(days=1))
+    assert decide_candidate(BOTH, busy, log(), later, START) == Commit(step="merge", units=(0, 1))
+    three = units(task(0), task(1), task(2))
+    assert choose(three, log(), replace(later, results=done(three, 0, 1).results)) == BOTH
+
+
 def test_a_commit_of_dangling_deletes_is_made_only_if_there_are_any() -> None:
     last = Candidate(step="dangling-deletes", units=())
     progress = done({})

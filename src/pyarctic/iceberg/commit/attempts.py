@@ -106,7 +106,7 @@ class _Commit:
         self._version: StateVersion | None = None
         """The state of the table as it was loaded last."""
         self._possible_heads: set[int | None] = set()
-        """The head of the branch in that state, and those that a catalog may bring it back to."""
+        """The head of the branch in that state, and those that a catalog, or somebody else, may bring it back to."""
         self._pending_was_refused = False
         """The catalog refused the pending request. The table is loaded once more to confirm it: a catalog that repeats
         requests internally may have accepted it first and then refused it, and files of the table must not be removed."""
@@ -161,7 +161,7 @@ class _Commit:
 
     def _may_be_accepted_late(self) -> bool:
         """Whether a request without a response may still be on its way: the branch has not moved since it was built, or only
-        by snapshots that the catalog may drop in favour of the request."""
+        in ways that may be undone."""
         return bool(self._heads_in_doubt) and (self._version is None or bool(self._heads_in_doubt & self._possible_heads))
 
     def _attempt(self) -> Outcome:
@@ -197,6 +197,8 @@ class _Commit:
         state = TableState(metadata=table.metadata, branch=self._change.branch, reader=self._reader)
         self._version = state_version(state)
         self._possible_heads = _snapshot_ids(rollback_targets(table.metadata, state.parent))
+        if table.metadata.format_version == 1:  # without sequence numbers a late request is good wherever its head is
+            self._possible_heads |= _snapshot_ids(table.metadata.snapshots)
         return state
 
     def _can_skip_loading(self) -> bool:

@@ -163,10 +163,11 @@ class ChangeBuilder:
 
 def empty_change(table: Table, plan: CommitPlan, record: CommitRecord) -> Change:
     """A snapshot without files, which moves the branch on. Its metadata files count as those of the record that is ended."""
+    # Alone: on another head it is not needed, and would bring back merged sequences that others have changed since.
     view = table.view
     properties = _snapshot_properties(plan, Contents(units=(), finished=()))
     ended = record.snapshot_id
-    change = Change(start=view.snapshot_id, empty=True, snapshot_properties=properties, written_for=ended)
+    change = Change(start=view.snapshot_id, empty=True, alone=True, snapshot_properties=properties, written_for=ended)
     if plan.keyed is None:
         return change
     return record_merged_sequences(view.metadata, view.io, change.snapshot_id, {}, names_of=ended).add_to(change)

@@ -45,6 +45,7 @@ from pyarctic.optimizing.commit.log import (
     CommitRecord,
     FinishedTask,
     LogStore,
+    Step,
     UnsavedLog,
     ignore_requests,
 )
@@ -137,8 +138,8 @@ class Committer:
     def leaves_files(self) -> bool:
         """Whether there are files that are not in the table and could not be removed: a snapshot may refer to them later, or
         the catalog did not answer."""
-        is_open = self.log.open is not None and self.log.open.was_sent
-        return self._removal_failed or is_open or any(record.was_in_table for record in self.log.records)
+        was_in_table = any(record.was_in_table for record in self.log.records)
+        return self._removal_failed or bool(self.log.in_doubt) or was_in_table
 
     def summary(self) -> CommitSummary:
         """What was committed, and what others have rolled back since."""
@@ -220,18 +221,18 @@ class Committer:
         landed = find_landed(self._table, self._plan, units, self._finished(units))
         if landed:
             return TableNow(landed=landed)
-        if conflicts := self._conflicts(candidate, units):
+        if conflicts := self._conflicts(candidate.step, units):
             return TableNow(conflicts=conflicts)
         if self._plan.ignores_writers:
             return TableNow()
         busy, pause, last = self._activity.of_units(units, self._clock.now())
         return TableNow(busy=busy, pause=pause, last_statement_at=last)
 
-    def _conflicts(self, candidate: Candidate, units: Sequence[CommitUnit]) -> dict[int, str]:
+    def _conflicts(self, step: Step, units: Sequence[CommitUnit]) -> dict[int, str]:
         if self._plan.keyed is not None:
             changes = ConcurrentChanges(cast("KeyedTable", self._table), self._plan, self._start)
             return {unit.id: reason for unit in units if (reason := changes.conflict_with(unit)) is not None}
-        if candidate.step == "convert":
+        if step == "convert":
             # Positions beside equality deletes that other files still need would have to be found again by the next process.
             removed = self._builder.removable_deletes(self._contents(units), self._in_table(), self.log)
             if removed.filter(pl.col("content") == EQUALITY_DELETES).is_empty():
@@ -331,7 +332,7 @@ class Committer:
             self._table.refresh()
             settled = find_outcome(self._table, self._plan, record, contents.finished)
             if settled is None:
-                self._send(record)
+                self._send_again(record, contents)
                 if self.log.open is not None:
                     record = self.log.open
                     settled = find_outcome(self._table.refresh(), self._plan, record, contents.finished)
@@ -343,6 +344,13 @@ class Committer:
                 self._record_landed(proved)
             else:
                 self._save(proved)
+
+    def _send_again(self, record: CommitRecord, contents: Contents) -> None:
+        """Send an open commit again, unless its units cannot be committed any more as the table is now."""
+        if self._conflicts(record.step, contents.units):
+            move_branch(self._table, self._plan, record, contents.finished)
+        else:
+            self._send(record)
 
     def _save(self, record: CommitRecord) -> None:
         self._store.save_record(record)
@@ -386,7 +394,7 @@ class Committer:
     def _remove_outputs(self, units: Iterable[CommitUnit]) -> None:
         """Remove the files of units that are not in the table, except for those that a request may still bring there."""
         units = list(units)
-        in_doubt = set(self.log.open.units) if self.log.open is not None and self.log.open.was_sent else set()
+        in_doubt = {unit for record in self.log.in_doubt for unit in record.units}
         self._remove_row_maps(unit.id for unit in units if unit.id not in in_doubt)
         certain = [unit for unit in units if unit.id not in in_doubt and not self._was_in_table(unit)]
         self._remove_unless_referenced(path for each in self._finished(certain) for path in each.result.written)

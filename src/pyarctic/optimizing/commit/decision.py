@@ -16,7 +16,7 @@ from typing import Self
 from pyiceberg.table.metadata import TableMetadata
 
 from pyarctic.iceberg.commit import RetryPolicy
-from pyarctic.optimizing.commit.log import CommitLog, CommitRecord, FinishedTask, Step
+from pyarctic.optimizing.commit.log import MOVED_FOR_NOW, CommitLog, CommitRecord, FinishedTask, Step
 from pyarctic.optimizing.commit.units import CommitUnit
 from pyarctic.optimizing.protocol.task import OPTIMIZING_KINDS
 
@@ -25,7 +25,8 @@ _MAX_POLL = timedelta(seconds=1)
 _POLL_SHARE = 0.05
 """The longer a wait takes, the less often the table is loaded: ten times a second at first, every second in the end."""
 _JUST_NOW = timedelta(seconds=0.5)
-_RACES = ("moved", "conflict")
+_MOVED = ("moved", MOVED_FOR_NOW)
+_RACES = (*_MOVED, "conflict")
 """Others committed first. The same units are tried again together."""
 _MAX_CONFLICTS = 5
 """The catalog refused a commit so often, each time until the retries of the table were exhausted."""
@@ -35,7 +36,7 @@ _TAKEN_DELETES = ("files-gone", "not-live")
 """Others may have removed the same dangling deletes."""
 
 
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,7 @@ def decide_candidate(candidate: Candidate, table: TableNow, log: CommitLog, prog
         quiet = tuple(unit for unit in candidate.units if unit not in table.busy)
         if quiet:  # a commit of its own: it need not wait
             return Commit(step=candidate.step, units=quiet, removes_deletes=candidate.removes_deletes)
-        since = _waiting_since(candidate, log, progress)
+        since = _waiting_since(candidate, log, progress, now)
         has_paused = table.last_statement_at is not None and table.last_statement_at >= since - _JUST_NOW
         if not has_paused and now < since + table.pause:
             wait = min(max(_POLL, (now - since) * _POLL_SHARE), _MAX_POLL)
@@ -230,7 +231,7 @@ def _final_reason(refusals: Sequence[CommitRecord], policy: CommitPolicy, now: d
         races = [record for record in refusals if record.code in _RACES]
         is_over = now - races[0].changed_at >= policy.race_time
         if is_over or (policy.max_races is not None and len(races) > policy.max_races):
-            return "others kept committing first" if last.code == "moved" else last.reason
+            return "others kept committing first" if last.code in _MOVED else last.reason
         return last.reason if len([race for race in races if race.code == "conflict"]) >= _MAX_CONFLICTS else None
     is_tried_again = len(last.units) > 1 or _were_deletes_taken(last)
     return None if is_tried_again else last.reason
@@ -254,8 +255,7 @@ def _choose_merges(
     refused = [unit for unit in merges if log.refusals_of(unit.id)]
     if refused:
         return _candidate("merge", refused, log)
-    changed = [record.changed_at for record in log.records if record.changed_at <= now]
-    due_at = max([progress.started_at, *changed]) + policy.interval
+    due_at = _latest([progress.started_at, *(record.changed_at for record in log.records)], now) + policy.interval
     # The kind of a snapshot is that of all its files.
     by_kind = [group for kind in OPTIMIZING_KINDS if (group := [unit for unit in merges if _commit_kind(unit) == kind])]
     for group in by_kind:
@@ -288,6 +288,11 @@ def _were_deletes_taken(refused: CommitRecord) -> bool:
     return refused.step == "merge" and refused.code in _TAKEN_DELETES and refused.removed_deletes.height > 0
 
 
-def _waiting_since(candidate: Candidate, log: CommitLog, progress: Progress) -> datetime:
+def _waiting_since(candidate: Candidate, log: CommitLog, progress: Progress, now: datetime) -> datetime:
     received = [finished.received_at for unit in candidate.units if (finished := progress.results.get(unit)) is not None]
-    return max([progress.started_at, *received, *(record.changed_at for record in log.records)])
+    return _latest([*received, *(record.changed_at for record in log.records)], now)
+
+
+def _latest(times: Iterable[datetime], now: datetime) -> datetime:
+    """The last of these times. Later ones than now are of a clock that was set meanwhile."""
+    return max((time for time in times if time <= now), default=_LONG_AGO)

@@ -56,8 +56,11 @@ def _has_history(process: RecordedProcess, metadata: TableMetadata) -> bool:
 def _is_settled(process: RecordedProcess, metadata: TableMetadata) -> bool:
     """Whether no request of an ended process can be accepted any more: the branch is beyond all heads that its requests
     require, by a snapshot that no catalog drops in favour of a request."""
+    heads = process.state.heads
+    if metadata.format_version == 1 and any(head.snapshot_id in heads for head in metadata.snapshots):
+        return False  # others may set the branch back, and nothing but the head tells that a request is late
     permanent = rollback_targets(metadata, metadata.current_snapshot())[-1]
-    return process.state.heads <= {snapshot.parent_snapshot_id for snapshot in ancestors_of(permanent, metadata)}
+    return heads <= {snapshot.parent_snapshot_id for snapshot in ancestors_of(permanent, metadata)}
 
 
 def _find_files(process: RecordedProcess, tasks: Sequence[Task], io: FileIO) -> set[str]:

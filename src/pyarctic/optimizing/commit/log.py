@@ -26,6 +26,9 @@ RecordState = Literal["open", "landed", "refused"]
 Step = Literal["merge", "convert", "dangling-deletes"]
 TABLE_GONE = "table-gone"
 """The code of a commit that was given up because its table is gone: if that comes back, its requests may do so, too."""
+MOVED_FOR_NOW = "moved-for-now"
+"""The code of a commit that was too late, and will not be if others set the branch back to the head that it requires."""
+_IN_DOUBT = (TABLE_GONE, MOVED_FOR_NOW)
 
 
 def no_files() -> pl.DataFrame:
@@ -121,7 +124,7 @@ class CommitLog:
     @property
     def in_doubt(self) -> list[CommitRecord]:
         """Commits whose requests may still be accepted, as far as anybody can tell."""
-        return [each for each in self.records if each.was_sent and (each.state == "open" or each.code == TABLE_GONE)]
+        return [each for each in self.records if each.was_sent and (each.state == "open" or each.code in _IN_DOUBT)]
 
     @property
     def landed(self) -> list[CommitRecord]:

@@ -10,11 +10,11 @@ from typing import Literal
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from pyarctic.iceberg.commit import TableState, referenced_files, rollback_targets
+from pyarctic.iceberg.commit import Committed, TableState, Unknown, referenced_files, rollback_targets
 from pyarctic.optimizing.commit.changes import empty_change
-from pyarctic.optimizing.commit.log import CommitRecord, FinishedTask
+from pyarctic.optimizing.commit.log import MOVED_FOR_NOW, CommitRecord, FinishedTask
 from pyarctic.optimizing.plan.commit_plan import CommitPlan
-from pyarctic.tables import Table
+from pyarctic.tables import Table, remove_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,10 @@ def find_outcome(table: Table, plan: CommitPlan, record: CommitRecord, finished:
     possible = {head.snapshot_id if head else None for head in rollback_targets(metadata, metadata.current_snapshot())}
     if record.heads & possible:
         return None
-    return Settled(state="refused", code="moved", reason="others committed first, and its requests came too late")
+    # In format version 1 nothing but the head tells that a request is late, and others may set the branch back to that head.
+    may_return = metadata.format_version == 1 and any(head.snapshot_id in record.heads for head in metadata.snapshots)
+    code = MOVED_FOR_NOW if may_return else "moved"
+    return Settled(state="refused", code=code, reason="others committed first, and its requests came too late")
 
 
 def _find_in_history(state: TableState, record: CommitRecord) -> Snapshot | Literal["not-there", "not-known"]:
@@ -75,7 +78,11 @@ def move_branch(table: Table, plan: CommitPlan, record: CommitRecord, finished: 
     snapshot without files."""
     table.refresh()
     if find_outcome(table, plan, record, finished) is None:
-        table.try_commit(empty_change(table, plan, record))
+        change = empty_change(table, plan, record)
+        outcome = table.try_commit(change)
+        if not isinstance(outcome, Committed | Unknown):  # others have moved it
+            job, statistics = plan.job, [file.statistics_path for file in change.statistics]
+            remove_outputs(table, statistics, table_uuid=job.metadata.table_uuid, since=job.snapshot_id)
         table.refresh()
 
 

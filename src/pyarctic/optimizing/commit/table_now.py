@@ -102,6 +102,8 @@ class ConcurrentChanges:
             return None
         if key in self._late_transactions and self._late_transactions[key] <= unit.transaction_id:
             return "changes of an older transaction were committed meanwhile"
+        if not self._change_files_as_planned(unit):
+            return "others have removed changes from the change store meanwhile"
         if unit.merge is None or self._table.view.snapshot_id == self._plan.job.snapshot_id:
             return None
         if self._merged.get(unit.merge.path, -1) != unit.merge.merged:
@@ -112,13 +114,31 @@ class ConcurrentChanges:
             return "others have deleted rows of its Base meanwhile, which may have won over changes"
         return None
 
+    def _change_files_as_planned(self, unit: CommitUnit) -> bool:
+        """Whether all rows that the unit brings into Base are still in the change store. Nobody may delete there; but if
+        somebody did, they would come back for good."""
+        merged = {path for task in unit.keyed_tasks for path in task.changes["file_path"]}
+        return not (merged and self._has_new_deletes) and merged <= self._live_changes
+
+    @cached_property
+    def _live_changes(self) -> set[str]:
+        return set(self._change_files["file_path"])
+
+    @cached_property
+    def _has_new_deletes(self) -> bool:
+        sequence_number = self._plan.keyed.change_sequence_number if self._plan.keyed is not None else 0
+        return not self._change_files.filter(~IS_DATA & (pl.col("data_sequence_number") > sequence_number)).is_empty()
+
+    @cached_property
+    def _change_files(self) -> pl.DataFrame:
+        return self._table.change_store.file_list.frame()
+
     @cached_property
     def _late_transactions(self) -> dict[Partition, int]:
         """The oldest transaction of new changes, in each partition. Rows that are written together get the transaction id of
         the latest of them: changes of an older transaction would not apply to all of them."""
         sequence_number = self._plan.keyed.change_sequence_number if self._plan.keyed is not None else 0
-        files = self._table.change_store.file_list.frame()
-        new_files = files.filter(pl.col("data_sequence_number") > sequence_number)
+        new_files = self._change_files.filter(pl.col("data_sequence_number") > sequence_number)
         oldest = parse_change_file_names(new_files).group_by(PARTITION_KEY).agg(pl.col("transaction_id").min())
         return {(spec_id, key): transaction_id for spec_id, key, transaction_id in oldest.iter_rows()}
 
