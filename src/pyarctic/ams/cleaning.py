@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from pyarctic.ams.committing import open_table_of
 from pyarctic.ams.core import Core
 from pyarctic.ams.handing import Plans
 from pyarctic.ams.process_log import ProcessLog, load_results
-from pyarctic.ams.rows import CommitRow, EventRow, OptimizerRow, PlanRow, ProcessRow, ResultRow, TaskRow, UnitRow
-from pyarctic.ams.states import ENDED_PROCESSES
+from pyarctic.ams.rows import (
+    CommitRow,
+    EventRow,
+    OptimizerRow,
+    PlanRow,
+    ProcessRow,
+    ResultRow,
+    TableRow,
+    TaskRow,
+    UnitRow,
+)
+from pyarctic.ams.states import ENDED_PROCESSES, TableState
+from pyarctic.ams.store import Query
 from pyarctic.ams.times import begun, is_due
 from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit import remove_unneeded_files
@@ -19,6 +31,9 @@ from pyarctic.optimizing.commit import remove_unneeded_files
 _log = get_logger(__name__)
 _AGAIN = timedelta(minutes=5)
 """When to try again after a file could not be removed."""
+_BATCH = 1000
+"""Of rows that are read at a time."""
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _GONE = timedelta(hours=1)
 """When to look again for a table that is gone."""
 
@@ -35,7 +50,8 @@ class Cleaning:
         """Look through the files of all processes for which it is due. A table that fails does not stop the others."""
         now = self._core.clock.now()
         with self._core.store.read() as view:
-            ended = view.find(ProcessRow, state=ENDED_PROCESSES)
+            # None comes before everything else: those whose files were looked through are left out.
+            ended = view.find(ProcessRow, Query(order="clean_at", after=_LONG_AGO), state=ENDED_PROCESSES)
             grace = self._grace(view.find(OptimizerRow))
         longest = max(grace, _GONE)
         for process in ended:
@@ -81,23 +97,36 @@ class Cleaning:
     def forget(self) -> None:
         """Remove plans and results of processes that ended a while ago, and the oldest history."""
         now, settings = self._core.clock.now(), self._core.settings
+        oldest = now - settings.keep_history
+        for process in self._ended_before(now - settings.keep_plans):
+            self._forget_process(process, is_old=process.ended_at is not None and process.ended_at < oldest)
+        self._forget_optimizers(oldest)
+        self._forget_tables(oldest)
+        self._forget_events(oldest)
+
+    def _ended_before(self, until: datetime) -> Iterator[ProcessRow]:
+        """Processes whose files were looked through, the last ones first, some at a time."""
+        query = Query(order="ended_at", descending=True, after=until, limit=_BATCH)
+        while True:
+            with self._core.store.read() as view:
+                some = view.find(ProcessRow, query, state=ENDED_PROCESSES)
+                last = some[-1].ended_at if len(some) == _BATCH else None
+                equal = view.find(ProcessRow, state=ENDED_PROCESSES, ended_at=last) if last is not None else ()
+            yield from (process for process in (*some, *equal) if process.clean_at is None)
+            if last is None:
+                return
+            query = replace(query, after=last)
+
+    def _forget_process(self, process: ProcessRow, *, is_old: bool) -> None:
         with self._core.store.read() as view:
-            ended = view.find(ProcessRow, state=ENDED_PROCESSES)
-            old_events = [row.number for row in view.find(EventRow) if row.at < now - settings.keep_history]
-        for process in ended:
-            if process.clean_at is not None or process.ended_at is None:
-                continue
-            is_old = process.ended_at < now - settings.keep_history
-            documents = (PlanRow, ResultRow) if is_old or process.ended_at < now - settings.keep_plans else ()
-            with self._core.store.begin() as transaction:
-                for kind in (*documents, *((TaskRow, UnitRow, CommitRow) if is_old else ())):
-                    transaction.delete(kind, process_id=process.id)
-                if is_old:
-                    transaction.delete(ProcessRow, id=process.id)
-        self._forget_optimizers(now - settings.keep_history)
-        if old_events:
-            with self._core.store.begin() as transaction:
-                transaction.delete(EventRow, number=old_events)
+            has_documents = view.get(PlanRow, process.id) is not None
+        if not (is_old or has_documents):
+            return
+        with self._core.store.begin() as transaction:
+            for kind in (PlanRow, ResultRow, *((TaskRow, UnitRow, CommitRow) if is_old else ())):
+                transaction.delete(kind, process_id=process.id)
+            if is_old:
+                transaction.delete(ProcessRow, id=process.id)
 
     def _forget_optimizers(self, until: datetime) -> None:
         with self._core.store.read() as view:
@@ -105,3 +134,24 @@ class Cleaning:
         if ended:
             with self._core.store.begin() as transaction:
                 transaction.delete(OptimizerRow, id=ended)
+
+    def _forget_tables(self, until: datetime) -> None:
+        """Tables that are gone for long, and have no process any more."""
+        with self._core.store.read() as view:
+            gone = [row.uuid for row in view.find(TableRow, state=TableState.GONE) if row.next_look_at < until]
+            gone = [uuid for uuid in gone if not view.find(ProcessRow, Query(limit=1), table_uuid=uuid)]
+        if gone:
+            with self._core.store.begin() as transaction:
+                transaction.delete(TableRow, uuid=gone, state=TableState.GONE)
+
+    def _forget_events(self, until: datetime) -> None:
+        """The oldest events, as far as they follow one another: a clock that was set may have told some a wrong time."""
+        while True:
+            with self._core.store.read() as view:
+                some = view.find(EventRow, Query(limit=_BATCH))
+            old = list(takewhile(lambda event: event.at < until, some))
+            if old:
+                with self._core.store.begin() as transaction:
+                    transaction.delete(EventRow, Query(descending=True, after=old[-1].number + 1))
+            if len(old) < _BATCH:
+                return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from pyarctic.ams.rows import ClaimRow, CommitRow, ProcessRow, TableRow, TaskRow
 from pyarctic.ams.states import ENDED_TASKS, WITH_RESULT, CommitState, ProcessState, TableState, TaskState
 from pyarctic.ams.store import Transaction
 from pyarctic.ams.times import is_due
-from pyarctic.errors import NotFound, Rejected
+from pyarctic.errors import NotFound, ProtocolError, Rejected
 from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit import (
     TABLE_GONE,
@@ -58,6 +59,8 @@ class Commits:
         """When to look at tables again whose commits wait, or whose catalog did not answer."""
         self._idle: dict[str, frozenset[tuple[int, TaskState]]] = {}
         """The states of tasks in which nothing of a process could be committed: it waits for more results."""
+        self._failures: Counter[str] = Counter()
+        """How often in a row the commits of a table have failed."""
 
     def due(self) -> list[str]:
         """The tables with something to commit, or to end."""
@@ -74,7 +77,7 @@ class Commits:
         return not_before is None or is_due(not_before, now, max(self._core.settings.commit_retry, _LONGEST_WAIT))
 
     def _is_due(self, work: _Work, now: datetime) -> bool:
-        if work.table.state is TableState.GONE:
+        if work.table.state is TableState.GONE and any(self._has_changed(work, process) for process in work.processes):
             return True
         return any(self._process_is_due(work, process, now) for process in work.processes)
 
@@ -84,10 +87,14 @@ class Commits:
             return True
         if all(task.state in ENDED_TASKS for task in tasks) or _has_lost_unit(tasks):
             return True
-        has_result = any(task.state in WITH_RESULT for task in tasks) and self._idle.get(process.id) != _states(tasks)
+        has_result = any(task.state in WITH_RESULT for task in tasks) and self._has_changed(work, process)
         interval = timedelta(0) if process.commits_at_once else self._interval(work.table)
         committed_at = work.table.committed_at
         return has_result and (committed_at is None or is_due(committed_at + interval, now, interval))
+
+    def _has_changed(self, work: _Work, process: ProcessRow) -> bool:
+        """Whether there is more than when nothing could be committed."""
+        return self._idle.get(process.id) != _states(work.tasks[process.id])
 
     def _interval(self, table: TableRow) -> timedelta:
         seconds = table.figures.get("commit_interval_seconds")
@@ -102,20 +109,35 @@ class Commits:
                 work = _work_of(view, table_uuid)
             self._not_before.pop(table_uuid, None)
             now = self._core.clock.now()
+            failed = False
             for process in () if work is None else work.processes:
                 try:
                     self._commit(process)
                 except Exception as error:  # noqa: BLE001  # of a catalog or storage: it is tried again
-                    reason = f"{type(error).__name__}: {error}"
+                    failed, reason = True, f"{type(error).__name__}: {error}"
                     _log.warning("commit_failed", table=process.table, process_id=process.id, reason=reason)
-                    self._not_before[table_uuid] = now + self._core.settings.commit_retry
+            if failed:
+                self._not_before[table_uuid] = now + self._wait_after(self._failures[table_uuid])
+                self._failures[table_uuid] += 1
+            else:
+                self._failures.pop(table_uuid, None)
+
+    def _wait_after(self, failures: int) -> timedelta:
+        """How long to wait after so many failures before this one."""
+        return min(self._core.settings.commit_retry * float(1 << min(failures, 10)), _LONGEST_WAIT)
 
     def _commit(self, process: ProcessRow) -> None:
         with self._core.store.read() as view:
-            plan = self._plans.get(view, process.id)
             tasks = view.find(TaskRow, process_id=process.id)
-            results = load_results(view, process.id, plan, tasks)
             is_open = bool(view.find(CommitRow, process_id=process.id, state=CommitState.OPEN))
+            try:
+                plan = self._plans.get(view, process.id)
+            except ProtocolError:  # of a newer release: it may be cancelled all the same
+                if process.state is not ProcessState.CANCELLING or is_open:
+                    raise
+                self._give_up(process, process.outcome or "it was cancelled")
+                return
+            results = load_results(view, process.id, plan, tasks)
         if tasks and not is_open and all(task.state in ENDED_TASKS for task in tasks):
             self._end(process)
             return
@@ -177,7 +199,11 @@ class Commits:
             process = step.row
         if table is not None:
             self._close(process, table, plan, results)
-            return
+        else:
+            self._give_up(process, why)
+
+    def _give_up(self, process: ProcessRow, why: str) -> None:
+        """End a process without its table, or its plan."""
         log = ProcessLog(self._core, process)
         if (record := log.load().open) is not None:  # nobody can tell what becomes of it, and its files stay
             now, code = self._core.clock.now(), TABLE_GONE if record.was_sent else "not-sent"

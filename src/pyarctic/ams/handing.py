@@ -30,6 +30,7 @@ _KEPT_PLANS = 32
 _NUMBER = re.compile(r"[0-9]{1,9}")
 """Numbers of tasks are not larger."""
 _REPORTED = frozenset({TaskState.PREPARED, TaskState.COMMITTING, TaskState.COMMITTED})
+_LONGEST_TEXT = 4000
 _MIN_HEARTBEAT, _MAX_HEARTBEAT = 1.0, 600.0
 
 
@@ -145,12 +146,13 @@ class Optimizers:
             transaction.record([OPTIMIZERS.move(row.id, None, row.state, why, now, table=None)])
         return row, secret
 
-    def check_secret(self, optimizer_id: str, secret: str) -> OptimizerRow:
-        """The optimizer with that secret, if it works."""
+    def check_secret(self, optimizer_id: str, secret: str, *, may_have_stopped: bool = False) -> None:
+        """Refuse requests of an optimizer that does not work, or with another secret."""
         with self._core.store.read() as view:
-            row = _working(view, optimizer_id)
+            row = view.get(OptimizerRow, optimizer_id)
+            if row is None or not (may_have_stopped and row.state is OptimizerState.STOPPED):
+                row = _working(view, optimizer_id)
         _check_secret(row, secret)
-        return row
 
     def check_reporter(self, key: str, attempt: int, secret: str) -> None:
         """Refuse reports about an attempt that are not from the optimizer which has it, or had it: one that has ended may
@@ -180,7 +182,7 @@ class Optimizers:
         self._move(optimizer_id, OptimizerState.DRAINING, "it is asked for", by)
 
     def stop(self, optimizer_id: str) -> None:
-        """An optimizer ends. What it has not finished goes to others."""
+        """An optimizer ends. What it has not finished goes to others. The same request may come again."""
         self._move(optimizer_id, OptimizerState.STOPPED, "it ends", optimizer_id)
 
     def _move(self, optimizer_id: str, after: OptimizerState, why: str, by: str) -> None:
@@ -206,7 +208,9 @@ class Optimizers:
             if optimizer.state is not OptimizerState.ACTIVE:
                 return []
             waiting = transaction.find(TaskRow, state=TaskState.PENDING, group=optimizer.group)
-            for task in sorted(waiting, key=lambda task: (task.queued_at or now, task.process_id, task.number))[:slots]:
+            for task in sorted(waiting, key=lambda task: (task.queued_at or now, task.process_id, task.number)):
+                if len(handed) == slots:
+                    break
                 try:
                     plan = self._plans.get(transaction, task.process_id)
                 except ProtocolError as error:  # of a newer release, whose service runs again some day: others go on
@@ -260,7 +264,8 @@ class Optimizers:
             plan = self._plans.get(view, task.process_id)
         described = next(each for each in plan.tasks if each.id == task.number)
         failure = accept_failure(plan.job, described, attempt, document)
-        facts = {"code": failure.code, "detail": failure.detail, "hint": failure.hint, "retryable": failure.retryable}
+        texts = {"code": failure.code, "detail": _cut(failure.detail), "hint": _cut(failure.hint)}
+        facts = {**texts, "retryable": failure.retryable}
         self._step(key, Fail(attempt=attempt, failure=facts, policy=self._core.settings.attempts))
         self._core.bells.ring("commits")  # its unit may be given up
 
@@ -323,6 +328,11 @@ def find_task(view: Transaction, key: str) -> TaskRow | None:
 def _table_of(view: Transaction, task: TaskRow) -> str:
     process = view.get(ProcessRow, task.process_id)
     return "" if process is None else process.table
+
+
+def _cut(text: str | None) -> str | None:
+    """A text of a report, as long as somebody may read it."""
+    return text if text is None or len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
 
 
 def _counts(task: TaskRow | None, attempt: int) -> bool:

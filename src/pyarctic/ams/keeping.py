@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pyarctic.ams.core import Core
 from pyarctic.ams.handing import end_optimizer
 from pyarctic.ams.planning import admit
-from pyarctic.ams.processes import is_silent, move_table
+from pyarctic.ams.processes import LONGEST_PAUSE, is_silent, move_table
 from pyarctic.ams.rows import OptimizerRow, ProcessRow, TableRow, TaskRow
 from pyarctic.ams.states import WORKING_OPTIMIZERS, OptimizerState, ProcessState, TableState, TaskState
 from pyarctic.ams.store import Transaction
@@ -28,28 +30,29 @@ class Keeper:
         self._admit()
 
     def _end_silent_optimizers(self) -> None:
-        core, now, least = self._core, self._core.clock.now(), self._core.settings.heartbeat_timeout
+        core, least = self._core, self._core.settings.heartbeat_timeout
         with core.store.read() as view:
             working = view.find(OptimizerRow, state=WORKING_OPTIMIZERS)
+        now = core.clock.now()  # after what it is compared with
         silent = [row for row in working if is_silent(row, least, now, core.since)]
         for row in silent:
             with core.store.begin() as transaction:
-                current = transaction.get(OptimizerRow, row.id)
+                current, now = transaction.get(OptimizerRow, row.id), core.clock.now()
                 if current is not None and current.ended_at is None and is_silent(current, least, now, core.since):
                     why = f"not heard of for {(now - current.heard_at).total_seconds():.0f} s"
                     end_optimizer(transaction, current, OptimizerState.LOST, why, "service", core)
             core.bells.ring("tasks")
 
     def _end_overdue_attempts(self) -> None:
-        core, now, policy = self._core, self._core.clock.now(), self._core.settings.attempts
+        core, policy = self._core, self._core.settings.attempts
         with core.store.read() as view:
             executing = view.find(TaskRow, state=TaskState.EXECUTING)
         for row in executing:
-            if overdue(row, policy, now, core.since) is None:
+            if overdue(row, policy, core.clock.now(), core.since) is None:
                 continue
             with core.store.begin() as transaction:
                 task = transaction.get(TaskRow, row.process_id, row.number)
-                why = None if task is None else overdue(task, policy, now, core.since)
+                why = None if task is None else overdue(task, policy, core.clock.now(), core.since)
                 if task is None or why is None or task.attempt is None:
                     continue
                 failure = {"code": "timeout", "detail": why}
@@ -82,7 +85,7 @@ class Keeper:
         core, now = self._core, self._core.clock.now()
         with core.store.read() as view:
             paused = view.find(TableRow, state=TableState.PAUSED)
-        over = [row for row in paused if row.paused_until is not None and row.paused_until <= now]
+        over = [row for row in paused if _is_over(row, now)]
         for row in over:
             with core.store.begin() as transaction:
                 current = transaction.get(TableRow, row.uuid)
@@ -106,3 +109,11 @@ class Keeper:
             if admitted.state is ProcessState.RUNNING:
                 core.bells.ring("tasks")
                 core.bells.ring("commits")
+
+
+def _is_over(paused: TableRow, now: datetime) -> bool:
+    """Whether a pause is over. The service itself never pauses a table for longer than an hour, whatever the clock says."""
+    if paused.paused_until is None:
+        return False
+    by_service = paused.paused_by == "service"
+    return is_due(paused.paused_until, now, LONGEST_PAUSE) if by_service else paused.paused_until <= now

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Self
 
+from pyarctic._version import __version__
 from pyarctic.ams.rows import Document, TableRow
 from pyarctic.ams.settings import ServiceSettings
 from pyarctic.ams.states import TableState
@@ -26,6 +29,8 @@ class TableSeen:
     """Of the base and the change store."""
     sequences: tuple[int | None, int | None]
     group: str
+    settings: str
+    """Changes with anything but its files that tells what it needs, and with the release of PyArctic."""
 
     @classmethod
     def of(cls, table: Table) -> Self:
@@ -33,7 +38,19 @@ class TableSeen:
         stores = (table.view, table.change_store.view if isinstance(table, KeyedTable) else None)
         base, change = (None if store is None else store.snapshot_id for store in stores)
         sequences = [None if store is None else getattr(store.metadata, "last_sequence_number", None) for store in stores]
-        return cls(snapshots=(base, change), sequences=(sequences[0], sequences[1]), group=GROUP.of(table.properties))
+        return cls(
+            snapshots=(base, change),
+            sequences=(sequences[0], sequences[1]),
+            group=GROUP.of(table.properties),
+            settings=_settings_of(table),
+        )
+
+
+def _settings_of(table: Table) -> str:
+    metadata = table.view.metadata
+    layout = [metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, metadata.format_version]
+    text = json.dumps([__version__, layout, sorted(table.properties.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

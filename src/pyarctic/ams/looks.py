@@ -12,8 +12,8 @@ from pyarctic.ams.cancelling import cancel_waiting
 from pyarctic.ams.core import Core, TableLocks
 from pyarctic.ams.handing import Plans
 from pyarctic.ams.look_outcomes import LookOutcome, TableSeen, may_need, note_look
-from pyarctic.ams.planning import PlannedProcess, figures_of, store_plan
-from pyarctic.ams.processes import LONGEST_PAUSE, move_table
+from pyarctic.ams.planning import PlannedProcess, figures_of, move_to_group, store_plan
+from pyarctic.ams.processes import LONGEST_PAUSE, find_again, move_table
 from pyarctic.ams.rechecking import ReplacedUnit, WaitingUnit, replaced_by, waiting_units, with_newer_changes
 from pyarctic.ams.rows import ClaimRow, ProcessRow, TableRow
 from pyarctic.ams.states import ENDED_PROCESSES, TABLES, ProcessState, TableState
@@ -79,7 +79,9 @@ class Looks:
         for name in sorted(names - known.keys()):
             self._add(name, now, missing)
         for name, row in missing.items():
-            self._lose(row.uuid, name, "the catalog does not list it any more", now)
+            is_excluded = name in found.names
+            why = "the configuration excludes it" if is_excluded else "the catalog does not list it any more"
+            self._lose(row.uuid, name, why, now, is_excluded=is_excluded)
 
     def watch(self, name: str) -> None:
         """Watch a table from now on that discovery would find later, if there is such a table."""
@@ -104,8 +106,8 @@ class Looks:
                 transaction.insert(_new_row(table, self._core.settings.refresh_interval, now))
                 transaction.record([move])
             elif known.state is TableState.GONE:
-                step = move_table(known, TableState.ACTIVE, f"it is there again, as {name}", "service", now)
-                transaction.update(replace(step.row, name=name, catalog=name.partition(".")[0]))
+                step = find_again(known, name, now)
+                transaction.update(step.row)
                 transaction.record(step.transitions)
             elif known.name in missing:
                 _log.info("table_renamed", table=name, before=known.name)
@@ -115,8 +117,9 @@ class Looks:
                 _log.warning("table_registered_twice", table=name, other=known.name)
         self._core.bells.ring("looks")
 
-    def _lose(self, uuid: str, name: str, why: str, now: datetime) -> None:
-        """There is no such table any more, unless it has another name by now."""
+    def _lose(self, uuid: str, name: str, why: str, now: datetime, *, is_excluded: bool = False) -> None:
+        """There is no such table any more, unless it has another name by now. `is_excluded`: it is there, and what is
+        executed is finished."""
         with self._core.store.begin() as transaction:
             row = transaction.get(TableRow, uuid)
             if row is None or row.state is TableState.GONE or row.name != name:
@@ -124,6 +127,8 @@ class Looks:
             step = move_table(row, TableState.GONE, why, "service", now)
             transaction.update(step.row)
             transaction.record(step.transitions)
+            if is_excluded:
+                cancel_waiting(transaction, uuid, why, "service", now)
         self._handles.pop(uuid, None)
         self._core.bells.ring("commits")  # its processes are given up
 
@@ -161,6 +166,15 @@ class Looks:
             transaction.update(row)
         self._core.bells.ring("looks")
         return True
+
+    def look_soon(self, uuid: str) -> None:
+        """Look at a table, because somebody has told something of it."""
+        with self._core.store.begin() as transaction:
+            row = transaction.get(TableRow, uuid)
+            if row is None:
+                return
+            transaction.update(replace(row, next_look_at=self._core.clock.now(), trigger="reported"))
+        self._core.bells.ring("looks")
 
     def look(self, uuid: str) -> ProcessRow | None:
         """Look at a table, and plan what it needs. Errors are noted, and the table is looked at again soon."""
@@ -230,6 +244,7 @@ class Looks:
             row = self._switch(row, wanted, now)
             known = replace(known, row=row)
         is_unchanged = seen.snapshots == (row.base_snapshot_id, row.change_snapshot_id)
+        is_unchanged = is_unchanged and seen.settings == row.figures.get("settings")
         if row.looked_at is not None and is_unchanged and not may_need(row, now):
             self._note(row, LookOutcome(table=seen, must_plan=row.must_plan, is_unchanged=True), now)
             return None
@@ -238,7 +253,8 @@ class Looks:
             self._plan(known, table, trigger, now, Options()) if may_plan else (None, _make_plan(known, table, Options())[0])
         )
         commits = COMMIT_INTERVAL.of(table.properties)
-        figures = figures_of(plan) | {"commit_interval_seconds": None if commits is None else commits.total_seconds()}
+        commit_seconds = None if commits is None else commits.total_seconds()
+        figures = figures_of(plan) | {"commit_interval_seconds": commit_seconds, "settings": seen.settings}
         must_plan = plan is not None and bool(plan.tasks) and process is None
         outcome = LookOutcome(table=seen, figures=figures, must_plan=must_plan, is_unchanged=is_unchanged)
         self._note(row, outcome, now)
@@ -284,8 +300,14 @@ class Looks:
         """Store what a look came to."""
         with self._core.store.begin() as transaction:
             row = transaction.get(TableRow, begun.uuid)
-            if row is not None:
-                transaction.update(note_look(row, begun, outcome, self._core.settings, now))
+            if row is None:
+                return
+            noted = note_look(row, begun, outcome, self._core.settings, now)
+            transaction.update(noted)
+            if noted.group != row.group:
+                move_to_group(transaction, noted)
+        if noted.group != row.group:
+            self._core.bells.ring("tasks")
 
 
 def _new_row(table: Table, interval: timedelta, now: datetime) -> TableRow:

@@ -13,7 +13,7 @@ from pyarctic.ams.core import Core
 from pyarctic.ams.processes import start_process
 from pyarctic.ams.rechecking import ReplacedUnit, claims_of, in_place_of, store_replacements
 from pyarctic.ams.rows import ClaimRow, PlanRow, ProcessRow, TableRow, TaskRow
-from pyarctic.ams.states import PROCESSES, TASKS, ProcessState, TaskState
+from pyarctic.ams.states import ENDED_PROCESSES, ENDED_TASKS, PROCESSES, TASKS, ProcessState, TaskState
 from pyarctic.ams.store import Broken, Transaction
 from pyarctic.ams.tasks import Queue, step_task
 from pyarctic.optimizing import Amounts
@@ -84,6 +84,14 @@ def admit(transaction: Transaction, process: ProcessRow, capacity: int, now: dat
     transaction.update(started.row, *(step.row for step in steps))
     transaction.record([*started.transitions, *(move for step in steps for move in step.transitions)])
     return started.row
+
+
+def move_to_group(transaction: Transaction, table: TableRow) -> None:
+    """Let optimizers of the group that a table has now execute what its processes have left."""
+    for process in transaction.find(ProcessRow, table_uuid=table.uuid, state=set(ProcessState) - ENDED_PROCESSES):
+        transaction.update(replace(process, group=table.group))
+        left = transaction.find(TaskRow, process_id=process.id, state=set(TaskState) - ENDED_TASKS)
+        transaction.update(*(replace(task, group=table.group, version=task.version + 1) for task in left))
 
 
 def figures_of(plan: NativePlan | KeyedPlan | None) -> dict[str, Any]:

@@ -73,10 +73,19 @@ def _first_reason(tasks: Collection[TaskRow]) -> str:
 
 
 def move_table(table: TableRow, after: TableState, why: str, by: str, now: datetime) -> Step[TableRow]:
-    """The table in another state. What a pause needs is forgotten when it ends."""
+    """The table in another state. What a pause needs is forgotten when it ends: a table that is gone stays paused."""
     move = TABLES.move(table.name, table.state, after, why, now, table=table.name, by=by)
-    row = replace(table, state=after, next_look_at=now, paused_by=None, pause_reason=None, paused_until=None)
+    row = replace(table, state=after, next_look_at=now)
+    if after in (TableState.ACTIVE, TableState.DISABLED):
+        row = replace(row, paused_by=None, pause_reason=None, paused_until=None)
     return Step(row=row, transitions=(move,))
+
+
+def find_again(table: TableRow, name: str, now: datetime) -> Step[TableRow]:
+    """A table that was gone."""
+    after = TableState.ACTIVE if table.paused_by is None else TableState.PAUSED
+    step = move_table(table, after, f"it is there again, as {name}", "service", now)
+    return replace(step, row=replace(step.row, name=name, catalog=name.partition(".")[0]))
 
 
 def pause_table(table: TableRow, why: str, by: str, until: datetime | None, now: datetime) -> Step[TableRow]:

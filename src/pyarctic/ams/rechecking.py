@@ -18,6 +18,7 @@ from pyarctic.ams.rows import ClaimRow, ProcessRow, TaskRow, UnitRow
 from pyarctic.ams.states import WAITING_TASKS, ProcessState
 from pyarctic.ams.store import Broken, Transaction
 from pyarctic.ams.tasks import Replace, step_task
+from pyarctic.errors import ProtocolError
 from pyarctic.iceberg.delete import PARTITION_KEY
 from pyarctic.optimizing.commit import CommitUnit, units_of
 from pyarctic.optimizing.plan import CommitPlan, KeyedPlan, Replacement, TrackedTask, choose_recheck, replace_waiting
@@ -66,7 +67,10 @@ def waiting_units(view: Transaction, plans: Plans, table_uuid: str) -> list[Wait
     """The partitions of a keyed table whose tasks all wait."""
     found: list[WaitingUnit] = []
     for process in view.find(ProcessRow, table_uuid=table_uuid, state=ProcessState.RUNNING):
-        plan = plans.get(view, process.id)
+        try:
+            plan = plans.get(view, process.id)
+        except ProtocolError:  # of a newer release: its partitions stay as they are
+            continue
         rows = {task.number: task for task in view.find(TaskRow, process_id=process.id)}
         for unit in units_of(plan).values():
             tasks = [rows[task.id] for task in unit.tasks]

@@ -70,6 +70,7 @@ TABLES = Machine(
     },
     {
         (TableState.ACTIVE, TableState.PAUSED): "somebody pauses it, or five processes in a row failed",
+        (TableState.PAUSED, TableState.PAUSED): "somebody pauses it for another time",
         (TableState.PAUSED, TableState.ACTIVE): "somebody resumes it, or the pause is over",
         (TableState.ACTIVE, TableState.DISABLED): "its settings exclude it",
         (TableState.PAUSED, TableState.DISABLED): "its settings exclude it",
@@ -78,6 +79,7 @@ TABLES = Machine(
         (TableState.PAUSED, TableState.GONE): "it was dropped or renamed",
         (TableState.DISABLED, TableState.GONE): "it was dropped or renamed",
         (TableState.GONE, TableState.ACTIVE): "it is there again",
+        (TableState.GONE, TableState.PAUSED): "it is there again, and was paused before",
     },
 )
 

@@ -16,6 +16,8 @@ from pyarctic.logs import get_logger
 _log = get_logger(__name__)
 _JUMP_SECONDS = 5.0
 """Smaller differences are corrections of a clock that goes a bit wrong."""
+_JUST_NOW = timedelta(seconds=_JUMP_SECONDS)
+"""Another thread may have asked for the time a moment later."""
 
 
 class WatchedClock:
@@ -50,6 +52,7 @@ class WatchedClock:
 
 def begun(at: datetime, since: datetime, now: datetime) -> datetime:
     """When something began whose time runs from `since` on at the earliest. A time to come was told by another clock."""
+    at = now if now < at <= now + _JUST_NOW else at
     return at if since <= at <= now else since
 
 

@@ -216,5 +216,5 @@ def _poll(service: Ams, optimizer_id: str, slots: int) -> Response | None:
 @protocol.post("/optimizers/{optimizer_id}/stop", status_code=204, responses=problems(410))
 def optimizers_stop(service: Service, secret: Secret, optimizer_id: str) -> None:
     """Tell that the optimizer ends. What it has not finished goes to others at once."""
-    service.optimizers.check_secret(optimizer_id, secret)
+    service.optimizers.check_secret(optimizer_id, secret, may_have_stopped=True)
     service.optimizers.stop(optimizer_id)

@@ -13,7 +13,7 @@ from fastapi import Query as QueryField
 from pydantic import BaseModel, ConfigDict
 
 from pyarctic.ams import Row
-from pyarctic.ams.store import KEYS, Query, Transaction
+from pyarctic.ams.store import KEYS, Query, Transaction, parse_value
 from pyarctic.errors import UsageError
 
 R = TypeVar("R", bound=Row)
@@ -58,7 +58,7 @@ def read_page(
     **where: Any,
 ) -> tuple[Sequence[R], str | None]:
     """The rows of a page, and the cursor of the next one. `keep`: what the database cannot search by."""
-    place = None if window.cursor is None else _decode(order, window.cursor)
+    place = None if window.cursor is None else _decode(kind, order, window.cursor)
     rows: list[R] = []
     while len(rows) <= window.limit:
         batch = _rows_after(view, kind, order, place, window.limit + 1, where)
@@ -97,9 +97,11 @@ def _encode(place: _Place) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _decode(order: Order, cursor: str) -> _Place:
+def _decode(kind: type[R], order: Order, cursor: str) -> _Place:
     try:
         value, *key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return datetime.fromisoformat(value) if order.field.endswith("_at") else value, tuple(key)
-    except (ValueError, TypeError) as cause:
+        fields = [order.field, *KEYS[kind]]
+        value, *key = (parse_value(kind, name, given) for name, given in zip(fields, [value, *key], strict=True))
+        return value, tuple(key)
+    except (ValueError, TypeError, RecursionError) as cause:
         raise UsageError("the cursor is not one that this service has given", hint="Begin without a cursor.") from cause

@@ -191,9 +191,10 @@ def tables_report_commit(
     watched from now on."""
     row = _find(service, catalog, database, table, watch=True)
     if row.uuid != report.table_uuid:
+        service.looks.look_soon(row.uuid)  # it may have been created anew
         raise NotFound(
-            f"{row.name} has another uuid",
-            hint="The table was created anew: report commits with its new uuid.",
+            f"{row.name} has another uuid, as far as the service knows",
+            hint="If the table was created anew, the service finds that out now.",
             table=row.name,
             table_uuid=row.uuid,
         )

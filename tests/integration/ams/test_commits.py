@@ -167,7 +167,7 @@ def test_a_cancelled_process_with_an_open_commit_waits_for_the_catalog(
         desk.commit()
     assert [row.state for row in desk.processes()] == [ProcessState.CANCELLING]
     assert {task.state for task in desk.tasks()} == {TaskState.COMMITTING}
-    desk.wait(seconds=6)
+    desk.wait(seconds=11)  # longer after each failure
     desk.commit()
     assert [row.state for row in desk.processes()] == [ProcessState.CANCELLED]
     assert commits(desk) == [CommitState.REFUSED]

@@ -71,8 +71,8 @@ def test_what_fits_is_accepted() -> None:
 
 
 def test_vectors_share_a_file() -> None:
-    second = VECTOR | {"content_offset": 104, "referenced_data_file": TASK.data["file_path"][1]}
-    result = converted(VECTOR | {"content_offset": 4}, second)
+    second = VECTOR | {"content_offset": 104, "content_size_bytes": 40, "referenced_data_file": TASK.data["file_path"][1]}
+    result = converted(VECTOR | {"content_offset": 4, "content_size_bytes": 40}, second)
     assert len(accept_result(JOB, converting_task(), ATTEMPT, result).add) == 2
 
 

@@ -20,6 +20,13 @@ def asked(kind: type[Any], query: Query | None, where: dict[str, Any]) -> Query:
     return replace(query, where=different, order=form.searched(query.order or KEYS[kind][0]).name)
 
 
+def without_limit(query: Query | None) -> Query | None:
+    """A query of rows that are removed; raises TypeError if it has a limit: not all databases would remove the same ones."""
+    if query is not None and query.limit is not None:
+        raise TypeError("a query of rows that are removed has no limit")
+    return query
+
+
 def order_of(kind: type[Any], query: Query) -> tuple[str, ...]:
     """The fields that rows are ordered by: equal ones by their keys, so that every store gives the same order."""
     order = query.order or KEYS[kind][0]

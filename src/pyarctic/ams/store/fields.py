@@ -130,3 +130,25 @@ _CODECS: Mapping[type, Codec] = {
     dict: (_to_json, json.loads),
     tuple: (_to_json, lambda text: tuple(json.loads(text))),
 }
+
+
+_LARGEST = 2**63 - 1
+
+
+def parse_value(kind: type[Any], name: str, given: Any) -> Any:
+    """A value of a field that a row may be searched by, as JSON writes it; raises ValueError or TypeError for others."""
+    field = form_of(kind).searched(name)
+    if given is None:
+        if field.optional:
+            return None
+    elif field.type is datetime:
+        value = datetime.fromisoformat(given)
+        if value.tzinfo is not None:
+            return value
+    elif issubclass(field.type, StrEnum):
+        return field.type(given)
+    elif isinstance(given, str) and field.type is str:
+        return given.encode().decode()  # refuses halves of characters
+    elif type(given) is field.type and (not isinstance(given, int) or abs(given) <= _LARGEST):
+        return given
+    raise ValueError(f"{given!r} is no {field.type.__name__}")

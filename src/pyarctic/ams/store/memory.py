@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 from pyarctic.ams.machine import Transition
 from pyarctic.ams.rows import CommitRow, EventRow, Row, TaskRow
 from pyarctic.ams.states import CommitState
-from pyarctic.ams.store.asking import answer, asked
+from pyarctic.ams.store.asking import answer, asked, without_limit
 from pyarctic.ams.store.fields import R, form_of
 from pyarctic.ams.store.port import KEYS, Broken, Query, Transaction
 from pyarctic.ams.store.turns import Turn
@@ -107,9 +107,9 @@ class _MemoryTransaction:
                     self._refuse(row, CHANGED)
                 self._put(row)
 
-    def delete(self, kind: type[Any], /, **where: Any) -> int:
+    def delete(self, kind: type[Any], query: Query | None = None, /, **where: Any) -> int:
         self._check_writes()
-        found = self.find(kind, **where)
+        found = self.find(kind, without_limit(query), **where)
         self.changes[kind].update(dict.fromkeys(map(key_of, found)))
         return len(found)
 

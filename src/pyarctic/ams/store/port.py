@@ -79,8 +79,8 @@ class Transaction(Protocol):
         """Replace rows; raises Broken if one is not there, or if a task has another version than the one before."""
         ...
 
-    def delete(self, kind: type[Any], /, **where: Any) -> int:
-        """Remove rows that match, and tell how many."""
+    def delete(self, kind: type[Any], query: Query | None = None, /, **where: Any) -> int:
+        """Remove rows that match, and tell how many. A query without a limit."""
         ...
 
     def record(self, transitions: Iterable[Transition]) -> None:

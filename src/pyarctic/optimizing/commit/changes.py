@@ -67,6 +67,17 @@ class ChangeBuilder:
             return _without(self._unmatched(self._deletes, handled), removed)
         return _without(self._dangling([*in_table, *contents.finished], log), removed)
 
+    def live_dangling_deletes(self, in_table: Sequence[FinishedTask], log: CommitLog) -> pl.DataFrame:
+        """Those that are still in the table: a commit also removes deletes that name a replaced file, and other processes
+        may remove the same ones."""
+        deletes = self.dangling_deletes(in_table, log)
+        if deletes.is_empty() or self._table.view.snapshot_id == self._plan.job.snapshot_id:
+            return deletes
+        # The table keeps the list of the planned files, whose manifests the next commit is going to need.
+        reader = self._table.reader()
+        live = reader.files_of(reader.manifests(self._table.view.metadata.current_snapshot()))
+        return deletes.join(live, on=FILE_IDENTITY, how="semi", nulls_equal=True)
+
     def dangling_deletes(self, in_table: Sequence[FinishedTask], log: CommitLog) -> pl.DataFrame:
         """Deletes of the planned snapshot that apply to nothing, and that no commit of the plan has removed."""
         if self._plan.keyed is not None:

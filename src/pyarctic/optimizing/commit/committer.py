@@ -15,11 +15,11 @@ from typing import Self, cast
 import polars as pl
 
 from pyarctic.clock import Clock, SystemClock
-from pyarctic.errors import ArcticError, OutcomeUnknown, Unavailable
+from pyarctic.errors import ArcticError, Unavailable
 from pyarctic.errors import Conflict as ConflictError
 from pyarctic.iceberg import remove_quietly
 from pyarctic.iceberg.commit import Committed, Conflict, Outcome, Rejected, Unknown
-from pyarctic.iceberg.manifest import EQUALITY_DELETES, FILE_IDENTITY
+from pyarctic.iceberg.manifest import EQUALITY_DELETES
 from pyarctic.iceberg.write import random_id
 from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit.changes import ChangeBuilder, Contents
@@ -49,7 +49,8 @@ from pyarctic.optimizing.commit.log import (
     UnsavedLog,
     ignore_requests,
 )
-from pyarctic.optimizing.commit.settling import apply_settled, find_outcome, move_branch
+from pyarctic.optimizing.commit.outputs import Outputs
+from pyarctic.optimizing.commit.settling import apply_settled, find_outcome, move_branch, not_answered
 from pyarctic.optimizing.commit.summary import CommitSummary, summarize, without_rolled_back
 from pyarctic.optimizing.commit.table_now import ConcurrentChanges, WriterActivity, find_landed
 from pyarctic.optimizing.commit.units import CommitUnit, units_of
@@ -64,7 +65,7 @@ from pyarctic.optimizing.events import (
 from pyarctic.optimizing.plan.commit_plan import CommitPlan
 from pyarctic.optimizing.plan.start_files import StartFiles
 from pyarctic.optimizing.protocol.task import Task
-from pyarctic.tables import KeyedTable, Table, merge_many_manifests, remove_outputs
+from pyarctic.tables import KeyedTable, Table, merge_many_manifests
 
 _MAX_SUBMITS = 5
 """How often an open commit is sent again when the catalog does not answer."""
@@ -114,7 +115,8 @@ class Committer:
         self._submits = 0
         """How often this committer has asked for the open commit."""
         self._unknown_reason = "it gave no answer"
-        self._removal_failed = self._awaits_writers = False
+        self._awaits_writers = False
+        self._outputs = Outputs(table, plan)
         self._events = get_logger(__name__).bind(table=table.name, process_id=plan.process_id)
         self._manifests_merged = 0
         """Manifests of the change store of a keyed table that were merged into others."""
@@ -139,7 +141,7 @@ class Committer:
         """Whether there are files that are not in the table and could not be removed: a snapshot may refer to them later, or
         the catalog did not answer."""
         was_in_table = any(record.was_in_table for record in self.log.records)
-        return self._removal_failed or bool(self.log.in_doubt) or was_in_table
+        return self._outputs.removal_failed or bool(self.log.in_doubt) or was_in_table
 
     def summary(self) -> CommitSummary:
         """What was committed, and what others have rolled back since."""
@@ -216,7 +218,7 @@ class Committer:
         self._table.refresh()
         units = [self._units[unit] for unit in candidate.units]
         if not units:
-            deletes = self._still_live(self._builder.dangling_deletes(self._in_table(), self.log))
+            deletes = self._builder.live_dangling_deletes(self._in_table(), self.log)
             return TableNow(has_dangling_deletes=deletes.height > 0)
         landed = find_landed(self._table, self._plan, units, self._finished(units))
         if landed:
@@ -256,7 +258,7 @@ class Committer:
 
     def _removed_deletes(self, decision: Commit, units: Sequence[CommitUnit]) -> pl.DataFrame:
         if not units:
-            return self._still_live(self._builder.dangling_deletes(self._in_table(), self.log))
+            return self._builder.live_dangling_deletes(self._in_table(), self.log)
         if not decision.removes_deletes:
             return self._plan.dangling_deletes.clear()
         return self._builder.removable_deletes(self._contents(units), self._in_table(), self.log)
@@ -280,12 +282,22 @@ class Committer:
             outcome = self._table.try_commit(change, before_send)
         except (Unavailable, ConflictError):  # no request of this call is on its way; after other errors that is not certain
             if not was_sent:
-                self._save(replace(record, state="refused", changed_at=self._clock.now(), code="not-sent"))
-            self._remove_unless_referenced(statistics)
+                self._save(record.refused(self._clock.now(), "not-sent"))
+            self._outputs.remove(statistics)
             raise
+        except Exception as error:
+            if record.was_sent:
+                raise
+            # It cannot be built: a file is missing or damaged. With other units it is tried again, alone it is given up.
+            code = error.code if isinstance(error, ArcticError) else "error"
+            self._save(record.refused(self._clock.now(), code, f"it cannot be built: {error}"))
+            self._outputs.remove(statistics)
+            if not isinstance(error, ArcticError):
+                raise
+            return
         self._record_outcome(record, outcome, contents, was_sent=was_sent)
         if not isinstance(outcome, Committed | Unknown):
-            self._remove_unless_referenced(statistics)
+            self._outputs.remove(statistics)
 
     def _record_outcome(self, record: CommitRecord, outcome: Outcome, contents: Contents, *, was_sent: bool) -> None:
         """Store the outcome of a request. `was_sent`: there was one before, with the same snapshot id."""
@@ -301,12 +313,9 @@ class Committer:
             case Conflict() if was_sent:
                 pass
             case Conflict():
-                refused = replace(record, state="refused", changed_at=now, code="conflict", reason=outcome.reason)
-                self._save(refused)
+                self._save(record.refused(now, "conflict", outcome.reason))
             case Rejected():
-                code, was_in_table = outcome.code, outcome.may_have_landed
-                refused = replace(record, state="refused", changed_at=now, code=code, reason=outcome.reason)
-                self._save(replace(refused, was_in_table=was_in_table))
+                self._save(record.refused(now, outcome.code, outcome.reason, was_in_table=outcome.may_have_landed))
 
     def _record_landed(self, record: CommitRecord, unused_files: Iterable[str] = ()) -> None:
         self._save(record)
@@ -319,11 +328,7 @@ class Committer:
         """Find out what became of an open commit. While one of its requests may still be accepted, it is sent again: only
         one of them can succeed."""
         if self._submits >= _MAX_SUBMITS:
-            raise OutcomeUnknown(
-                f"the catalog did not answer the commit of snapshot {record.snapshot_id}: {self._unknown_reason}",
-                hint="The process was stopped, and nothing was removed. Run it again when the catalog answers.",
-                snapshot_id=record.snapshot_id,
-            )
+            raise not_answered(record, self._unknown_reason)
         if self._submits:
             self._clock.sleep(min(0.2 * 2 ** (self._submits - 1), 5.0))
         self._submits += 1
@@ -347,10 +352,14 @@ class Committer:
 
     def _send_again(self, record: CommitRecord, contents: Contents) -> None:
         """Send an open commit again, unless its units cannot be committed any more as the table is now."""
-        if self._conflicts(record.step, contents.units):
-            move_branch(self._table, self._plan, record, contents.finished)
-        else:
-            self._send(record)
+        try:
+            if not self._conflicts(record.step, contents.units):
+                self._send(record)
+                return
+        except ArcticError as error:
+            if error.retryable:
+                raise
+        move_branch(self._table, self._plan, record, contents.finished)
 
     def _save(self, record: CommitRecord) -> None:
         self._store.save_record(record)
@@ -375,34 +384,14 @@ class Committer:
         """The tasks that commits of this plan have brought into the table."""
         return self._finished(self._units[unit] for unit in self.log.committed_units)
 
-    def _still_live(self, deletes: pl.DataFrame) -> pl.DataFrame:
-        """Those that are still in the table: a commit also removes deletes that name a replaced file, and other
-        processes may remove the same ones."""
-        if deletes.is_empty() or self._table.view.snapshot_id == self._plan.job.snapshot_id:
-            return deletes
-        # The table keeps the list of the planned files, whose manifests the next commit is going to need.
-        reader = self._table.reader()
-        live = reader.files_of(reader.manifests(self._table.view.metadata.current_snapshot()))
-        return deletes.join(live, on=FILE_IDENTITY, how="semi", nulls_equal=True)
-
     def _remove_row_maps(self, units: Iterable[int]) -> None:
-        """No snapshot refers to them."""
-        finished = self._finished(self._units[unit] for unit in units)
-        row_maps = {path for each in finished for path in each.result.row_maps}
-        self._removal_failed |= bool(remove_quietly(self._table.view.io, row_maps))
+        self._outputs.remove_row_maps(self._finished(self._units[unit] for unit in units))
 
     def _remove_outputs(self, units: Iterable[CommitUnit]) -> None:
         """Remove the files of units that are not in the table, except for those that a request may still bring there."""
         units = list(units)
         in_doubt = {unit for record in self.log.in_doubt for unit in record.units}
         self._remove_row_maps(unit.id for unit in units if unit.id not in in_doubt)
-        certain = [unit for unit in units if unit.id not in in_doubt and not self._was_in_table(unit)]
-        self._remove_unless_referenced(path for each in self._finished(certain) for path in each.result.written)
-
-    def _was_in_table(self, unit: CommitUnit) -> bool:
-        return any(record.was_in_table for record in self.log.refusals_of(unit.id))
-
-    def _remove_unless_referenced(self, paths: Iterable[str]) -> None:
-        job = self._plan.job
-        removal = remove_outputs(self._table, paths, table_uuid=job.metadata.table_uuid, since=job.snapshot_id)
-        self._removal_failed |= bool(removal.failed)
+        were_in_table = {unit for record in self.log.records if record.was_in_table for unit in record.units}
+        certain = [unit for unit in units if unit.id not in in_doubt | were_in_table]
+        self._outputs.remove_written(self._finished(certain))

@@ -74,6 +74,10 @@ class CommitRecord:
         """Whether a request of it may have been sent."""
         return bool(self.heads)
 
+    def refused(self, now: datetime, code: str, reason: str | None = None, *, was_in_table: bool = False) -> Self:
+        """This record after it was refused."""
+        return replace(self, state="refused", changed_at=now, code=code, reason=reason, was_in_table=was_in_table)
+
     def to_json(self) -> dict[str, Any]:
         """This record as a JSON document."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}

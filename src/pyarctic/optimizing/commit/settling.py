@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from pyarctic.errors import OutcomeUnknown
 from pyarctic.iceberg.commit import Committed, TableState, Unknown, referenced_files, rollback_targets
 from pyarctic.optimizing.commit.changes import empty_change
 from pyarctic.optimizing.commit.log import MOVED_FOR_NOW, CommitRecord, FinishedTask
+from pyarctic.optimizing.commit.outputs import Outputs
 from pyarctic.optimizing.plan.commit_plan import CommitPlan
-from pyarctic.tables import Table, remove_outputs
+from pyarctic.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,11 @@ def find_outcome(table: Table, plan: CommitPlan, record: CommitRecord, finished:
             return Settled(state="landed")
         reason = f"it was committed as snapshot {record.snapshot_id}, and the branch was rolled back since"
         return Settled(state="refused", code="history-lost", reason=reason, was_in_table=True)
+    return _find_how_late(metadata, record)
+
+
+def _find_how_late(metadata: TableMetadata, record: CommitRecord) -> Settled | None:
+    """A commit that is not in the table was refused if its requests come too late, however long they are on their way."""
     possible = {head.snapshot_id if head else None for head in rollback_targets(metadata, metadata.current_snapshot())}
     if record.heads & possible:
         return None
@@ -81,9 +89,17 @@ def move_branch(table: Table, plan: CommitPlan, record: CommitRecord, finished: 
         change = empty_change(table, plan, record)
         outcome = table.try_commit(change)
         if not isinstance(outcome, Committed | Unknown):  # others have moved it
-            job, statistics = plan.job, [file.statistics_path for file in change.statistics]
-            remove_outputs(table, statistics, table_uuid=job.metadata.table_uuid, since=job.snapshot_id)
+            Outputs(table, plan).remove(file.statistics_path for file in change.statistics)
         table.refresh()
+
+
+def not_answered(record: CommitRecord, reason: str) -> OutcomeUnknown:
+    """The error for a commit that was sent several times without an answer."""
+    return OutcomeUnknown(
+        f"the catalog did not answer the commit of snapshot {record.snapshot_id}: {reason}",
+        hint="The process was stopped, and nothing was removed. Run it again when the catalog answers.",
+        snapshot_id=record.snapshot_id,
+    )
 
 
 def apply_settled(record: CommitRecord, settled: Settled, now: datetime) -> CommitRecord:

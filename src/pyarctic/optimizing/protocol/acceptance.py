@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyarctic.errors import ProtocolError
 from pyarctic.iceberg.commit import Proof
 from pyarctic.iceberg.manifest import POSITION_DELETES
+from pyarctic.optimizing.protocol.file_forms import faults_of
 from pyarctic.optimizing.protocol.job import Job
 from pyarctic.optimizing.protocol.result import TaskFailure, TaskOutcome, TaskResult
 from pyarctic.optimizing.protocol.task import KeyedTask, Task
@@ -45,6 +46,7 @@ def accept_result(job: Job, task: Task, attempt: int, result: TaskResult | Mappi
     _check_contents(task, result)
     _check_sequence_numbers(job, result)
     _check_paths(job, result)
+    _check_forms(job, result)
     _check_inputs(task, result)
     _check_rows(task, result)
     _check_hashes(job, task, result)
@@ -104,6 +106,12 @@ def _check_paths(job: Job, result: TaskResult) -> None:
     for (path, _), count in Counter(places).items():
         if count > 1:
             raise _refusal("duplicate", f"the result has {path} {count} times", "add")
+
+
+def _check_forms(job: Job, result: TaskResult) -> None:
+    for file in result.add:
+        if fault := next(faults_of(file, job.metadata), None):
+            raise _refusal("content", f"{file.path} cannot be added: {fault}", "add")
 
 
 def _folders(metadata: TableMetadata) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 
 from pyarctic.ams.machine import Transition
 from pyarctic.ams.rows import EventRow, Row, TaskRow
-from pyarctic.ams.store.asking import answer, asked, order_of
+from pyarctic.ams.store.asking import answer, asked, order_of, without_limit
 from pyarctic.ams.store.fields import R, form_of
 from pyarctic.ams.store.port import KEYS, Broken, Query
 from pyarctic.ams.store.sql.tables import LAST_EVENT, ONE_OPEN_COMMIT, TABLES
@@ -78,9 +78,9 @@ class SqlTransaction:
             if self._write(kind, some, update(table).where(*same), records) != len(some):
                 self._refuse(kind, CHANGED, some)
 
-    def delete(self, kind: type[Any], /, **where: Any) -> int:
+    def delete(self, kind: type[Any], query: Query | None = None, /, **where: Any) -> int:
         self._check_writes()
-        parts = _parts(asked(kind, None, where))
+        parts = _parts(asked(kind, without_limit(query), where))
         return sum(self._run(delete(TABLES[kind]).where(*_conditions(kind, part))).rowcount for part in parts)
 
     def record(self, transitions: Iterable[Transition]) -> None:
