@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from pyarctic.ams import Ams
 from pyarctic.client import Address, Client, OptimizerClient, ServiceError, connect
+from pyarctic.client.transport import Transport
 from pyarctic.errors import (
     ArcticError,
     ConfigError,
@@ -119,8 +122,10 @@ class _Foreign(BaseHTTPRequestHandler):
     """Something that is no service of PyArctic: the path says what it answers."""
 
     def do_GET(self) -> None:
-        status, _, text = self.path.removeprefix("/api/v1/").partition("/")
+        status, _, text = unquote(self.path).removeprefix("/api/v1/").partition("/")
         self.send_response(int(status))
+        if text == "not gzip":
+            self.send_header("Content-Encoding", "gzip")
         self.end_headers()
         self.wfile.write(text.encode())
 
@@ -130,7 +135,7 @@ class _Foreign(BaseHTTPRequestHandler):
 @pytest.fixture
 def foreign() -> Iterator[Client]:
     with HTTPServer(("127.0.0.1", 0), _Foreign) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         with connect(f"http://127.0.0.1:{listening.server_port}") as client:
             yield client
         listening.shutdown()
@@ -138,13 +143,81 @@ def foreign() -> Iterator[Client]:
 
 @pytest.mark.parametrize(
     ("path", "code"),
-    [("200/hello", "unavailable"), ("403/no", "service"), ("502/bad", "unavailable"), ("404/[]", "service")],
+    [
+        ("200/hello", "unavailable"),
+        ("200/not gzip", "unavailable"),
+        ("200/null", "unavailable"),
+        ("200/[]", "unavailable"),
+        ("302/", "service"),
+        ("403/no", "service"),
+        ("429/slowly", "unavailable"),
+        ("502/bad", "unavailable"),
+        ("404/[]", "service"),
+    ],
 )
 def test_answers_of_others(foreign: Client, path: str, code: str) -> None:
     with pytest.raises(ArcticError) as wrong:
         foreign.get(f"/{path}")
     assert wrong.value.code == code
     assert wrong.value.hint
+
+
+@pytest.mark.parametrize("more", ['"facts": [1]', '"facts": "a"', '"facts": {"cls": 1}', '"hint": 5'])
+@pytest.mark.parametrize("code", ["conflict", "new"])
+def test_errors_of_others(foreign: Client, code: str, more: str) -> None:
+    with pytest.raises(ArcticError, match="it is so") as wrong:
+        foreign.get(f'/400/{{"code": "{code}", "detail": "it is so", {more}}}')
+    assert (wrong.value.code, wrong.value.hint, wrong.value.facts) == (code, None, {})
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"state": "active", "stop": None, "id": "o", "tasks": {}}])
+def test_answers_without_what_they_must_have(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    monkeypatch.setattr(Transport, "request", lambda *_, **__: answer)
+    address = Address(urls=("http://127.0.0.1:1",), token=None)
+    optimizer = OptimizerClient(address)
+    with pytest.raises(Unavailable, match="secret and heartbeat_timeout_seconds"):
+        optimizer.register(parallelism=1)
+    optimizer._id = "o"
+    with pytest.raises(Unavailable, match="stop"):
+        optimizer.heartbeat([])
+    with pytest.raises(Unavailable, match="properties"):
+        optimizer.storage("p.0", 0)
+    if answer is not None:  # no task
+        with pytest.raises(Unavailable, match="tasks"):
+            optimizer.poll()
+    with Client(address) as client:
+        with pytest.raises(Unavailable, match="items"):
+            client.tables()
+        with pytest.raises(Unavailable, match="items"):
+            list(client.events())
+    optimizer.close()
+
+
+class _Url(str):
+    """Lets another thread have its turn at a comparison."""
+
+    __slots__ = ("turns",)
+    turns: list[Any]
+
+    def __eq__(self, other: object) -> bool:
+        if turn := self.turns.pop(0) if self.turns else None:
+            turn()
+        return str(self) == str(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("when", range(6))
+def test_threads_that_go_on_to_the_next_url_at_once(when: int) -> None:
+    transport = Transport(Address(urls=("http://a", "http://b", "http://c"), token=None))
+    url = _Url("http://b")
+    url.turns = [None] * when + [lambda: transport._prefer("http://b")]
+    transport._prefer(url)
+    assert list(map(str, transport._urls)) == ["http://b", "http://a", "http://c"]
+    transport.close()
 
 
 def test_the_client_is_light() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from pyarctic.client.transport import Address, Transport
+from pyarctic.client.transport import Address, Transport, with_fields
 from pyarctic.config import parse_table_name
 from pyarctic.errors import Unavailable
 
@@ -117,9 +117,9 @@ class Client:
         place: str | None = str(after)
         while place is not None:
             query = {"after": place, "kind": kind, "key": key, "table": table, "limit": _PAGE}
-            page = self.get("/events", query)
+            page = with_fields(self.get("/events", query), items=list)
             yield from page["items"]
-            place = page["next"]
+            place = page.get("next")
 
     def follow(
         self,
@@ -152,9 +152,9 @@ class Client:
         cursor, left = None, limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
-            page = self.get(path, {**query, "limit": size, "cursor": cursor})
+            page = with_fields(self.get(path, {**query, "limit": size, "cursor": cursor}), items=list)
             yield from page["items"]
-            cursor, left = page["next"], None if left is None else left - len(page["items"])
+            cursor, left = page.get("next"), None if left is None else left - len(page["items"])
             if cursor is None:
                 return
 

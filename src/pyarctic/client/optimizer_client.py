@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pyarctic.client.transport import Address, Transport
+from pyarctic.client.transport import Address, Transport, with_fields
 from pyarctic.errors import UsageError
 
 _POLL_MARGIN_SECONDS = 15.0
@@ -22,7 +22,7 @@ class OptimizerClient:
     * StaleAttempt (reports): the attempt does not count any more. Stop it, and remove its files unless its result was
       reported.
     * ProtocolError (results and failures): the service refuses the document; its facts `reason` and `field` tell why.
-    * Unavailable: no answer. Send it again.
+    * Unavailable: no answer, or one that is not from a service of PyArctic. Send it again.
 
     Threads may share it."""
 
@@ -46,7 +46,8 @@ class OptimizerClient:
     def register(self, *, parallelism: int, **more: Any) -> dict[str, Any]:
         """Register, as a new optimizer. `more`: `group`, `protocol_version`, `heartbeat_seconds`, `memory_bytes`, `version`,
         `host`, `container`. Gives `id`, `secret`, `heartbeat_timeout_seconds` and `protocol_version`."""
-        answer: dict[str, Any] = self._transport.request("POST", "/optimizers", body={"parallelism": parallelism, **more})
+        answer = self._transport.request("POST", "/optimizers", body={"parallelism": parallelism, **more})
+        answer = with_fields(answer, id=str, secret=str, heartbeat_timeout_seconds=int | float)
         self._id, self._secret = answer["id"], answer["secret"]
         return answer
 
@@ -54,15 +55,14 @@ class OptimizerClient:
         """Tell which attempts are executed. Gives `state`, and `stop`: the attempts to stop, each with `task_id` and
         `attempt`."""
         body = {"attempts": [{"task_id": task_id, "attempt": attempt} for task_id, attempt in attempts]}
-        answer: dict[str, Any] = self._ask("POST", f"/optimizers/{self.id}/heartbeat", body)
-        return answer
+        return with_fields(self._ask("POST", f"/optimizers/{self.id}/heartbeat", body), state=str, stop=list)
 
     def poll(self, slots: int = 1, wait_seconds: float = 30.0) -> list[dict[str, Any]]:
         """The next tasks, at most `slots`. Waits so long for one. Each has `task_id`, `attempt`, `job`, `task` and more."""
         body = {"slots": slots, "wait_seconds": wait_seconds}
         seconds = wait_seconds + _POLL_MARGIN_SECONDS
         answer = self._ask("POST", f"/optimizers/{self.id}/poll", body, seconds)
-        return [] if answer is None else list(answer["tasks"])
+        return [] if answer is None else list(with_fields(answer, tasks=list)["tasks"])
 
     def acknowledge(self, task_id: str, attempt: int) -> None:
         """Tell that a task has arrived."""
@@ -82,8 +82,8 @@ class OptimizerClient:
 
     def storage(self, task_id: str, attempt: int) -> dict[str, str]:
         """The properties of the storage of the table, with credentials."""
-        answer: dict[str, str] = self._ask("GET", _path(task_id, attempt, "storage"))["properties"]
-        return answer
+        answer = with_fields(self._ask("GET", _path(task_id, attempt, "storage")), properties=dict)
+        return dict(answer["properties"])
 
     def drain(self) -> None:
         """Tell that nothing more is taken."""

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import UnionType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -74,7 +76,7 @@ class Transport:
     """Sends requests. A URL that cannot be reached is followed by the next one; the one that answered comes first then."""
 
     def __init__(self, address: Address) -> None:
-        self._urls = list(address.urls)
+        self._urls = address.urls
         headers = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
         # No proxy stands between this machine and itself.
         direct = {f"all://{'[::1]' if host == '::1' else host}": None for host in _LOOPBACK}
@@ -101,7 +103,7 @@ class Transport:
         """The answer to a request; None if it has no content. Errors of the service are raised as exceptions."""
         timeout = httpx2.Timeout(seconds, connect=_CONNECT_SECONDS)
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
-        for url in tuple(self._urls):
+        for url in self._urls:
             try:
                 with self._reaching(url):
                     answer = self._http.request(
@@ -118,14 +120,14 @@ class Transport:
         """The lines of an answer that goes on. `silence_seconds`: after so long without one the connection is lost."""
         timeout = httpx2.Timeout(silence_seconds, connect=_CONNECT_SECONDS)
         parameters = {name: value for name, value in query.items() if value is not None}
-        for url in tuple(self._urls):
+        for url in self._urls:
             try:
                 with (
                     self._reaching(url),
                     self._http.stream("GET", f"{url}{PREFIX}{path}", params=parameters, timeout=timeout) as answer,
                 ):
                     self._prefer(url)
-                    if answer.is_error:
+                    if not answer.is_success:
                         answer.read()
                         _content_of(answer)
                     yield answer.iter_lines()
@@ -140,15 +142,17 @@ class Transport:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
             raise _NotConnected from cause
-        except httpx2.TransportError as cause:  # it may have been carried out: the caller knows whether to repeat it
+        except httpx2.DecodingError as cause:
+            raise Unavailable(f"the answer of {urlsplit(url).hostname} cannot be decoded", hint=_WRONG_URL) from cause
+        except httpx2.RequestError as cause:  # it may have been carried out: the caller knows whether to repeat it
             reason = str(cause) or type(cause).__name__
             hint = f"The connection to {mask_text(url)} was lost. Try again."
             raise Unavailable(f"no answer from the service: {reason}", hint=hint) from cause
 
     def _prefer(self, url: str) -> None:
-        if self._urls[0] != url:
-            self._urls.remove(url)
-            self._urls.insert(0, url)
+        urls = self._urls
+        if urls[0] != url:  # other threads see all of them at any time
+            self._urls = (url, *(each for each in urls if each != url))
 
     def _unreachable(self) -> Unavailable:
         shown = ", ".join(map(mask_text, self._urls))
@@ -164,38 +168,51 @@ class _NotConnected(Exception):
     """Nothing listens at a URL: the request was not sent."""
 
 
+def with_fields(answer: Any, **kinds: type | UnionType) -> dict[str, Any]:
+    """An answer that must have these fields, of these types. Without them it is from something else, such as a proxy."""
+    given = answer if isinstance(answer, dict) else {}
+    wrong = [name for name, kind in kinds.items() if not isinstance(given.get(name), kind)]
+    if wrong:
+        raise Unavailable(f"the answer of the service has no valid {' and '.join(wrong)}", hint=_WRONG_URL)
+    return given
+
+
 def _content_of(answer: httpx2.Response) -> Any:
-    if answer.is_error:
+    if not answer.is_success:
         raise _error_of(answer)
     if not answer.content:
         return None
     try:
-        return answer.json()
-    except ValueError as cause:
-        host = answer.request.url.host
-        raise Unavailable(f"the answer of {host} is not JSON", hint="Is this the URL of a service of PyArctic?") from cause
+        content = answer.json()
+    except (ValueError, RecursionError) as cause:
+        raise Unavailable(f"the answer of {answer.request.url.host} is not JSON", hint=_WRONG_URL) from cause
+    if not isinstance(content, dict):
+        raise Unavailable(f"the answer of {answer.request.url.host} is not a JSON object", hint=_WRONG_URL)
+    return content
 
 
 def _error_of(answer: httpx2.Response) -> ArcticError:
     """The exception that an answer stands for."""
     try:
         problem = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         problem = None
     if not isinstance(problem, dict) or "code" not in problem:
         detail = f"{answer.request.url.host} has answered with {answer.status_code} {answer.reason_phrase}"
-        if answer.status_code >= _GATEWAY_FAULT:
+        if answer.status_code >= _GATEWAY_FAULT or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             return Unavailable(detail, hint="Something between here and the service has failed. Try again.")
-        return ServiceError(detail, hint="Is this the URL of a service of PyArctic?", status=answer.status_code)
-    facts = {name: value for name, value in (problem.get("facts") or {}).items() if name not in _RESERVED_FACTS}
-    facts["hint"] = problem.get("hint")
+        return ServiceError(detail, hint=_WRONG_URL, status=answer.status_code)
+    given, hint = problem.get("facts"), problem.get("hint")
+    facts = {name: value for name, value in given.items() if name not in _RESERVED_FACTS} if isinstance(given, dict) else {}
+    facts["hint"] = hint if isinstance(hint, str) else None
     detail = str(problem.get("detail") or problem.get("title"))
     kind = _KINDS.get(str(problem["code"]))
     return ServiceError.of_problem(problem, detail, **facts) if kind is None else kind(detail, **facts)
 
 
 _GATEWAY_FAULT = 502
-_RESERVED_FACTS = ("self", "message", "hint", "problem", "detail")
+_WRONG_URL = "Is this the URL of a service of PyArctic?"
+_RESERVED_FACTS = ("self", "cls", "message", "hint", "problem", "detail")
 """Names of facts that are names of arguments, too."""
 _KINDS: Mapping[str, type[ArcticError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ArcticError)

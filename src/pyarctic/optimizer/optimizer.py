@@ -6,20 +6,24 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from pyarctic.errors import ArcticError, StaleAttempt, Unavailable, UnknownOptimizer
 from pyarctic.logs import get_logger
 from pyarctic.optimizer.parts import PolledTask, TaskExecutor, TaskPoller, TaskReporter
 from pyarctic.optimizer.port import TaskService
 from pyarctic.optimizing.execute import Engine
-from pyarctic.optimizing.protocol import TaskOutcome
+from pyarctic.optimizing.protocol import PROTOCOL_VERSION, TaskOutcome
 
 _log = get_logger(__name__)
 _POLL_SECONDS = 20.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 5.0
 """Heartbeats are sent all the time anyway: longer waits would spare the service nothing, and idle when it is back."""
 _REPORT_SECONDS = 30.0
-"""How long an optimizer that ends tries to report what it has finished."""
+"""How long an optimizer that ends, or begins again, tries to report what it has finished."""
+_FINAL_CODES = frozenset({"invalid-request", "protocol", "unauthorized", "usage"})
+"""Errors of a registration that trying again would not mend, another version of the protocol among them."""
 
 
 class Optimizer:
@@ -87,7 +91,7 @@ class Optimizer:
         self.drain()
 
     def _register(self) -> bool:
-        """Register, as soon as the service answers. Gives whether it is still to work."""
+        """Register, as soon as the service can. Gives whether it is still to work."""
         wait = _FIRST_WAIT
         while not self._is_draining.is_set():
             try:
@@ -97,9 +101,12 @@ class Optimizer:
                     memory_bytes=self._memory_bytes,
                     heartbeat_seconds=self._heartbeat_seconds,
                     host=socket.gethostname(),
+                    protocol_version=PROTOCOL_VERSION,
                 )
-            except Unavailable as error:
-                _log.warning("service_not_reached", reason=str(error), next_try_seconds=wait)
+            except ArcticError as error:
+                if error.code in _FINAL_CODES:
+                    raise
+                _log.warning("registration_failed", reason=str(error), next_try_seconds=wait)
                 self._is_draining.wait(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
             else:
@@ -149,7 +156,11 @@ class Optimizer:
         self._register()
 
     def _give_back(self) -> None:
-        """Tell the service that nobody executes what this optimizer had, and begin again."""
+        """Tell the service that nobody executes what this optimizer had, and begin again. What is finished is reported
+        before: afterwards the service would refuse it."""
+        self._wait_for_reports()
+        if self._is_draining.is_set():
+            return  # the end of `run` does all that
         try:
             self._service.stop()
         except Unavailable:
@@ -160,26 +171,36 @@ class Optimizer:
         self._has_given_up.clear()
         self._begin_again("its work was stopped, for lack of an answer")
 
+    def _wait_for_reports(self) -> None:
+        """Wait until what is finished is reported, for some time from when the service answers again."""
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self._reporter.open and time.monotonic() < deadline and not self._is_draining.wait(_FIRST_WAIT):
+            if time.monotonic() - self._heard_at > self._silence_seconds:
+                deadline = time.monotonic() + _REPORT_SECONDS
+
     def _beat(self) -> None:
         """Tell that it is there, and stop what the service wants no more. Without an answer for long, stop everything: the
         service has given it to others, or will."""
         while not self._is_stopped.wait(self._heartbeat_seconds):
             running = self._executor.running
             try:
-                answer = self._service.heartbeat(running)
+                self._obey(self._service.heartbeat(running))
             except StaleAttempt:
                 continue
             except UnknownOptimizer:
                 self._executor.stop(running)  # the next poll registers again
                 self._heard_at = time.monotonic()
-            except ArcticError as error:
+            except Exception as error:  # noqa: BLE001  # also of an answer that is not understood: it is none
                 silent = time.monotonic() - self._heard_at
-                _log.warning("heartbeat_failed", reason=str(error), silent_seconds=round(silent))
+                reason = f"{type(error).__name__}: {error}"
+                _log.warning("heartbeat_failed", reason=reason, silent_seconds=round(silent))
                 if silent > self._silence_seconds:
                     self._executor.stop(running)
                     self._has_given_up.set()
-            else:
-                self._heard_at = time.monotonic()
-                self._executor.stop([(each["task_id"], each["attempt"]) for each in answer["stop"]])
-                if answer["state"] == "draining":
-                    self.drain()
+
+    def _obey(self, answer: Mapping[str, Any]) -> None:
+        state, unwanted = answer["state"], [(each["task_id"], each["attempt"]) for each in answer["stop"]]
+        self._heard_at = time.monotonic()
+        self._executor.stop(unwanted)
+        if state == "draining":
+            self.drain()

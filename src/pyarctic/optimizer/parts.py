@@ -7,15 +7,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO, load_file_io
 
-from pyarctic.errors import ArcticError, ProtocolError, Unavailable
+from pyarctic.errors import ArcticError, StaleAttempt, Unavailable
 from pyarctic.logs import get_logger
 from pyarctic.optimizer.port import TaskService
-from pyarctic.optimizing.execute import CANCELLED, AttemptFuture, Engine
+from pyarctic.optimizing.execute import CANCELLED, AttemptFuture, Engine, cancelled
 from pyarctic.optimizing.protocol import Job, Progress, Task, TaskFailure, TaskOutcome, TaskResult
 
 _log = get_logger(__name__)
@@ -52,18 +53,27 @@ class TaskPoller:
     def poll(self, slots: int, wait_seconds: float) -> list[PolledTask]:
         """Tasks that this optimizer has from now on. Those that cannot be acknowledged go to others."""
         polled: list[PolledTask] = []
-        for document in self._service.poll(slots, wait_seconds):
-            task_id, attempt = str(document["task_id"]), int(document["attempt"])
+        documents: list[Any] = self._service.poll(slots, wait_seconds)
+        for document in documents:
             try:
-                self._acknowledge(task_id, attempt)
-                job, task = self._job(document["job"]), Task.from_json(document["task"])
-            except ProtocolError as error:  # of a version that this optimizer does not know
-                self._refuse(task_id, attempt, document, error)
-            except ArcticError as error:
-                _log.warning("task_not_acknowledged", task_id=task_id, attempt=attempt, reason=str(error))
-            else:
-                polled.append(PolledTask(id=task_id, attempt=attempt, job=job, task=task))
+                polled.append(self._take(document))
+            except Exception as error:  # noqa: BLE001  # of one task: the service sees to it, the rest is executed
+                task_id = document.get("task_id") if isinstance(document, Mapping) else None
+                _log.warning("task_not_taken", task_id=task_id, reason=f"{type(error).__name__}: {error}")
         return polled
+
+    def _take(self, document: Mapping[str, Any]) -> PolledTask:
+        """Acknowledge a task. One whose document has not even the parts that each has is not acknowledged."""
+        task_id, attempt = str(document["task_id"]), int(document["attempt"])
+        job_document, task_document = dict(document["job"]), dict(document["task"])
+        self._acknowledge(task_id, attempt)
+        try:
+            job, task = self._job(job_document), Task.from_json(task_document)
+        except Exception as error:  # it is of a version that this optimizer does not know, or spoilt
+            number = int(task_id.rpartition(".")[2])
+            self._refuse(task_id, attempt, TaskFailure.of(number, attempt, error, str(job_document.get("id", ""))))
+            raise
+        return PolledTask(id=task_id, attempt=attempt, job=job, task=task)
 
     def _acknowledge(self, task_id: str, attempt: int) -> None:
         """Without an answer it may have been taken down, and nobody else would get the task for long: it is executed all the
@@ -84,9 +94,7 @@ class TaskPoller:
             self._jobs.popitem(last=False)
         return job
 
-    def _refuse(self, task_id: str, attempt: int, document: Mapping[str, Any], error: ProtocolError) -> None:
-        number = int(task_id.rpartition(".")[2])
-        failure = TaskFailure.of(number, attempt, error, str(document["job"].get("id", "")))
+    def _refuse(self, task_id: str, attempt: int, failure: TaskFailure) -> None:
         try:
             self._service.fail(task_id, attempt, failure.to_json())
         except ArcticError as cause:
@@ -141,10 +149,8 @@ class TaskExecutor:
             future.cancel()
 
     def _end(self, polled: PolledTask, future: AttemptFuture) -> None:
-        error = future.exception()
-        failure = None if error is None else TaskFailure.of(polled.task.id, polled.attempt, error, polled.job.id)
         try:
-            self._ended(polled, failure or future.result())
+            self._ended(polled, _outcome_of(polled, future))
         finally:  # not before: who waits until nothing runs would miss the outcome
             with self._lock:
                 self._running.pop((polled.id, polled.attempt), None)
@@ -169,6 +175,14 @@ class TaskExecutor:
                 _log.debug("progress_not_told", task_id=polled.id, attempt=polled.attempt, reason=str(error))
 
         return listen
+
+
+def _outcome_of(polled: PolledTask, future: AttemptFuture) -> TaskOutcome:
+    try:
+        error = future.exception()
+    except CancelledError:  # engines of others may have plain futures
+        return cancelled(polled.job, polled.task, polled.attempt)
+    return future.result() if error is None else TaskFailure.of(polled.task.id, polled.attempt, error, polled.job.id)
 
 
 def _insist(ask: Callable[[], Answer]) -> Answer:
@@ -242,10 +256,15 @@ class TaskReporter:
                 wait = min(2 * wait, _LONGEST_WAIT)
 
     def _send(self, polled: PolledTask, outcome: TaskOutcome) -> None:
+        """A result that is refused, for whatever reason, is a failure: else the service would wait for it for long."""
         if isinstance(outcome, TaskResult):
             try:
                 self._service.complete(polled.id, polled.attempt, outcome.to_json())
                 return
-            except ProtocolError as refusal:
+            except (StaleAttempt, Unavailable):
+                raise
+            except Exception as refusal:  # noqa: BLE001  # reported as every other failure
+                reason = f"{type(refusal).__name__}: {refusal}"
+                _log.warning("result_refused", task_id=polled.id, attempt=polled.attempt, reason=reason)
                 outcome = TaskFailure.of(polled.task.id, polled.attempt, refusal, polled.job.id)
         self._service.fail(polled.id, polled.attempt, outcome.to_json())
