@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from pyarctic.ams import OptimizerRow, OptimizerState
 from pyarctic.ams.store import MemoryStore, SqlStore, Store
 from pyarctic.server.paging import Order, Window, read_page
+from tests.server.requests import Api, expect
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -74,3 +77,27 @@ def test_pages_have_every_row_once(
             limit,
         )
     assert shown == expected
+
+
+MADE_BY_HAND: tuple[object, ...] = (
+    [{"a": 1}],
+    [10**30, "x"],
+    ["2020-01-01T00:00:00", "x"],
+    ["2020-01-01T00:00:00+00:00", {"a": 1}],
+    ["2020-01-01T00:00:00+00:00"],
+    [None],
+    [[1], [1]],
+    [True, True],
+    ["\ud800", "\ud800"],
+    [],
+    7,
+)
+
+
+@pytest.mark.parametrize("path", ["/processes", "/tasks", "/optimizers"])
+@pytest.mark.parametrize("content", MADE_BY_HAND, ids=repr)
+def test_cursors_that_no_list_has_given_are_refused(api: Api, path: str, content: object) -> None:
+    text = json.dumps(content).encode()
+    for data in (text, b"[" * 20_000, b"\xff"):
+        cursor = base64.urlsafe_b64encode(data).decode().rstrip("=")
+        assert expect(api.call("GET", path, params={"cursor": cursor}), 400)["code"] == "usage"

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from pyarctic.ams import Ams
 from pyarctic.server import attempts, events, optimizers, probes, processes, tables
-from pyarctic.server.auth import Tokens, check_token
+from pyarctic.server.auth import TokenGate, Tokens, check_token
 from pyarctic.server.openapi import describe
 from pyarctic.server.problems import answer_errors, check_text, problems
 from pyarctic.server.service import PREFIX, Evaluations
@@ -45,6 +45,7 @@ def create_app(ams: Ams, tokens: Tokens) -> FastAPI:
     app.include_router(probes.router)
     app.include_router(api)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    app.add_middleware(TokenGate, tokens=tokens, prefix=PREFIX)
     answer_errors(app)
     return app
 

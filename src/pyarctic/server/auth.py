@@ -10,8 +10,10 @@ from typing import Annotated, Self
 
 from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 
 from pyarctic.errors import Unauthorized
+from pyarctic.server.problems import AsgiApp, Receive, Scope, Send, answer_to
 
 _BEARER = HTTPBearer(auto_error=False, description="A token of the service, as in `Authorization: Bearer TOKEN`.")
 
@@ -43,18 +45,46 @@ class Tokens:
                 holder = name
         return holder
 
+    def check(self, token: str | None) -> str:
+        """The name of the holder; raises Unauthorized if the token is not accepted."""
+        if self.is_open:
+            return "anonymous"
+        if token is None:
+            raise Unauthorized("the request has no token", hint="Send it as `Authorization: Bearer TOKEN`.")
+        holder = self.holder_of(token)
+        if holder is None:
+            hint = "The file admin.token in the folder of the service has one."
+            raise Unauthorized("the token is not accepted", hint=hint)
+        return holder
 
-async def check_token(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> str:
-    """The name of the holder of a request's token; raises Unauthorized if it is not accepted."""
+
+class TokenGate:
+    """Refuses requests to the API without a token that is accepted, before anybody reads what they bring."""
+
+    def __init__(self, app: AsgiApp, *, tokens: Tokens, prefix: str) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
+            try:
+                self._tokens.check(_token_of(Request(scope)))
+            except Unauthorized as error:
+                app = answer_to(Request(scope), error)
+        await app(scope, receive, send)
+
+
+def _token_of(request: Request) -> str | None:
+    scheme, token = get_authorization_scheme_param(request.headers.get("Authorization"))
+    return token if scheme.lower() == "bearer" else None
+
+
+async def check_token(request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> str:
+    """The name of the holder of a request's token."""
     tokens: Tokens = request.app.state.tokens
-    if tokens.is_open:
-        return "anonymous"
-    if given is None:
-        raise Unauthorized("the request has no token", hint="Send it as `Authorization: Bearer TOKEN`.")
-    holder = tokens.holder_of(given.credentials)
-    if holder is None:
-        raise Unauthorized("the token is not accepted", hint="The file admin.token in the folder of the service has one.")
-    return holder
+    return tokens.check(_token_of(request))
 
 
 async def _secret(

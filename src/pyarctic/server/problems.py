@@ -155,6 +155,11 @@ def answer_errors(app: FastAPI) -> None:
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, ArcticError):
         raise error
+    return answer_to(request, error)
+
+
+def answer_to(request: Request, error: ArcticError) -> JSONResponse:
+    """The answer to a request that ends with this error."""
     given = error.to_dict()
     facts = {key: mask_text(value) if isinstance(value, str) else value for key, value in given.pop("facts").items()}
     return _answer(request, **{**given, "detail": mask_text(given["detail"]), "facts": facts})
