@@ -151,8 +151,8 @@ def test_evaluations_leave_threads_to_heartbeats(ams: Ams, watched: dict[str, An
     worker = api.register()
     evaluations = cast("FastAPI", api.http.app).state.evaluations
     with ExitStack() as taken:
-        for _ in range(12):
-            taken.enter_context(evaluations.place())
+        for catalog in ("lake",) * 8 + ("other",) * 4:
+            taken.enter_context(evaluations.place(catalog))
         for path in ("explain", "health"):
             assert api.get(f"{TABLE}/{path}", 503)["retryable"]
         assert api.post(f"{TABLE}/processes", {}, 503)["code"] == "unavailable"

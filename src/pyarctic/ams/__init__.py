@@ -13,6 +13,7 @@ from pyarctic._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from pyarctic.ams.core import Bell, Bells, Catalogs, ConfiguredCatalogs
+    from pyarctic.ams.crews import Crew
     from pyarctic.ams.handing import HandedTask, Registration, find_task
     from pyarctic.ams.looks import ReportedCommit
     from pyarctic.ams.machine import InvalidTransition
@@ -41,6 +42,7 @@ __all__ = [
     "CommitRow",
     "CommitState",
     "ConfiguredCatalogs",
+    "Crew",
     "EventRow",
     "HandedTask",
     "InvalidTransition",
@@ -64,6 +66,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "core": ("Bell", "Bells", "Catalogs", "ConfiguredCatalogs"),
+        "crews": ("Crew",),
         "handing": ("HandedTask", "Registration", "find_task"),
         "looks": ("ReportedCommit",),
         "machine": ("InvalidTransition",),

@@ -13,7 +13,8 @@ from typing import Literal, Protocol
 from pyarctic.ams.settings import ServiceSettings
 from pyarctic.ams.store import Store
 from pyarctic.ams.times import WatchedClock
-from pyarctic.tables import FoundTables, Table, find_tables, open_table
+from pyarctic.iceberg.catalog import catalog_names
+from pyarctic.tables import Table, find_tables_in, open_table
 
 Bell = Literal["looks", "commits", "tasks", "cleaning"]
 
@@ -21,8 +22,12 @@ Bell = Literal["looks", "commits", "tasks", "cleaning"]
 class Catalogs(Protocol):
     """The tables of all catalogs."""
 
-    def find(self, include: Sequence[str]) -> FoundTables:
-        """The names of tables that match one of these globs, and catalogs that cannot be listed."""
+    def names(self) -> Sequence[str]:
+        """The names of all catalogs."""
+        ...
+
+    def find(self, catalog: str, include: Sequence[str]) -> Sequence[str]:
+        """The names of the tables of a catalog that match one of these globs."""
         ...
 
     def open(self, name: str) -> Table:
@@ -33,9 +38,13 @@ class Catalogs(Protocol):
 class ConfiguredCatalogs:
     """Those of the configuration."""
 
-    def find(self, include: Sequence[str]) -> FoundTables:
-        """The names of tables that match one of these globs, and catalogs that cannot be listed."""
-        return find_tables(include)
+    def names(self) -> Sequence[str]:
+        """The names of all catalogs."""
+        return catalog_names()
+
+    def find(self, catalog: str, include: Sequence[str]) -> Sequence[str]:
+        """The names of the tables of a catalog that match one of these globs."""
+        return find_tables_in(catalog, include)
 
     def open(self, name: str) -> Table:
         """A handle of a table, for one thread."""

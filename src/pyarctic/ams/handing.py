@@ -269,17 +269,21 @@ class Optimizers:
         self._step(key, Fail(attempt=attempt, failure=facts, policy=self._core.settings.attempts))
         self._core.bells.ring("commits")  # its unit may be given up
 
-    def storage_of(self, key: str, attempt: int) -> dict[str, str]:
-        """The properties of the storage of a task's table, with credentials, for whoever executes it."""
-        from pyarctic.iceberg import storage_properties
-
+    def table_of(self, key: str, attempt: int) -> TableRow:
+        """The table of an attempt that counts."""
         with self._core.store.read() as view:
             task = _task(view, key)
             row = view.get(TableRow, task.table_uuid)
         check_attempt(task, attempt)
         if row is None:
             raise NotFound(f"the table of task {key} is not watched any more")
-        return storage_properties(self._core.catalogs.open(row.name).view.io)
+        return row
+
+    def storage_of(self, key: str, attempt: int) -> dict[str, str]:
+        """The properties of the storage of a task's table, with credentials, for whoever executes it. Asks the catalog."""
+        from pyarctic.iceberg import storage_properties
+
+        return storage_properties(self._core.catalogs.open(self.table_of(key, attempt).name).view.io)
 
     def _step(self, key: str, event: TaskEvent) -> None:
         now = self._core.clock.now()

@@ -67,17 +67,33 @@ class Looks:
     # ---- which tables there are -----------------------------------------------------------------------------------------
 
     def discover(self) -> None:
-        """Notice new, dropped, renamed and recreated tables. A catalog that cannot be listed changes nothing."""
+        """Notice new, dropped, renamed and recreated tables of all catalogs, one after the other."""
+        for catalog in self.catalogs():
+            self.discover_in(catalog)
+
+    def catalogs(self) -> list[str]:
+        """All catalogs, and then those that are gone and have tables."""
+        names = self._core.catalogs.names()
+        with self._core.store.read() as view:
+            known = {row.catalog for row in view.find(TableRow) if row.state is not TableState.GONE}
+        return [*names, *sorted(known.difference(names))]
+
+    def discover_in(self, catalog: str) -> None:
+        """Notice new, dropped, renamed and recreated tables of a catalog. One that cannot be listed changes nothing."""
         settings, now = self._core.settings, self._core.clock.now()
-        found = self._core.catalogs.find(settings.include)
-        for catalog, error in found.failures.items():
+        catalogs = self._core.catalogs.names()
+        try:
+            found = self._core.catalogs.find(catalog, settings.include) if catalog in catalogs else ()
+        except ArcticError as error:
             _log.warning("catalog_not_listed", catalog=catalog, reason=str(error))
-        names = {name for name in found.names if not settings.excludes(name)}
+            return
+        names = {name for name in found if not settings.excludes(name)}
         with self._core.store.read() as view:
             known = {row.name: row for row in view.find(TableRow) if row.state is not TableState.GONE}
-        missing = {name: row for name, row in known.items() if name not in names and row.catalog not in found.failures}
+        missing = {name: row for name, row in known.items() if row.catalog == catalog and name not in names}
+        without_catalog = {name for name, row in known.items() if row.catalog not in catalogs}
         for name in sorted(names - known.keys()):
-            self._add(name, now, missing)
+            self._add(name, now, missing.keys() | without_catalog)
         for name, row in missing.items():
             is_excluded = name in found.names
             why = "the configuration excludes it" if is_excluded else "the catalog does not list it any more"
@@ -94,16 +110,17 @@ class Looks:
         """Watch a table. `missing`: names that are not there any more: it may have had one of them."""
         try:
             table = self._core.catalogs.open(name)
-        except ArcticError as error:
-            _log.warning("table_not_opened", table=name, reason=str(error))
-            return
-        if table.store == "change":
+            if table.store == "change":
+                return
+            row = _new_row(table, self._core.settings.refresh_interval, now)
+        except Exception as error:  # noqa: BLE001  # of a catalog, a storage or a damaged table: others go on
+            _log.warning("table_not_opened", table=name, reason=f"{type(error).__name__}: {error}")
             return
         with self._core.store.begin() as transaction:
             known = transaction.get(TableRow, table.uuid)
             if known is None:
                 move = TABLES.move(name, None, TableState.ACTIVE, "it was found in its catalog", now, table=name)
-                transaction.insert(_new_row(table, self._core.settings.refresh_interval, now))
+                transaction.insert(row)
                 transaction.record([move])
             elif known.state is TableState.GONE:
                 step = find_again(known, name, now)

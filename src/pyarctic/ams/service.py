@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,6 +12,7 @@ from pyarctic.ams.cancelling import cancel
 from pyarctic.ams.cleaning import Cleaning
 from pyarctic.ams.committing import Commits
 from pyarctic.ams.core import Bell, Catalogs, ConfiguredCatalogs, Core
+from pyarctic.ams.crews import Crew, Job
 from pyarctic.ams.handing import Optimizers, Plans
 from pyarctic.ams.keeping import Keeper
 from pyarctic.ams.looks import Looks
@@ -32,6 +32,7 @@ _LOOK_SECONDS = 1.0
 _CLEAN_SECONDS = 30.0
 _FORGET_SECONDS = 3600.0
 _STOP_SECONDS = 30.0
+"""How long the end waits for what is begun. What a catalog holds up for longer is left as after a crash."""
 
 
 class Loop:
@@ -85,38 +86,6 @@ class Loop:
             self._wake.wait(self._seconds)
 
 
-class _Crew:
-    """Works on several tables at a time, on each once at a time."""
-
-    def __init__(self, name: str, threads: int, work: Callable[[str], object]) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"arctic-{name}")
-        self._work = work
-        self._busy: set[str] = set()
-        self._lock = threading.Lock()
-
-    def take(self, tables: Iterable[str]) -> None:
-        """Work on these tables, unless somebody does already."""
-        for table in tables:
-            with self._lock:
-                if table in self._busy:
-                    continue
-                self._busy.add(table)
-            self._pool.submit(self._run, table)
-
-    def _run(self, table: str) -> None:
-        try:
-            self._work(table)
-        except Exception as error:  # noqa: BLE001  # the database does not answer: it is tried again
-            _log.error("work_failed", table_uuid=table, reason=f"{type(error).__name__}: {error}", error=error)
-        finally:
-            with self._lock:
-                self._busy.discard(table)
-
-    def stop(self) -> None:
-        """Finish what is begun."""
-        self._pool.shutdown(cancel_futures=True)
-
-
 class Ams:
     """The management service, without HTTP:
 
@@ -146,17 +115,19 @@ class Ams:
         self.keeper = Keeper(self.core)
         self.cleaning = Cleaning(self.core, plans)
         self.loops: list[Loop] = []
-        self._crews: list[_Crew] = []
+        self.crews: list[Crew] = []
 
     def start(self) -> None:
         """Start all loops."""
         settings = self.core.settings
-        looks = _Crew("look", settings.refresh_threads, self.looks.look)
-        commits = _Crew("commit", settings.commit_threads, self.commits.commit)
-        self._crews = [looks, commits]
-        self._add_loop("discover", self.looks.discover, settings.discover_interval.total_seconds())
-        self._add_loop("looks", lambda: looks.take(row.uuid for row in self.looks.due()), _LOOK_SECONDS, "looks")
-        self._add_loop("commits", lambda: commits.take(self.commits.due()), _LOOK_SECONDS, "commits")
+        discovery = Crew("discover", None, self.looks.discover_in)
+        looks = Crew("looks", settings.refresh_threads, self.looks.look)
+        commits = Crew("commits", settings.commit_threads, self.commits.commit)
+        self.crews = [discovery, looks, commits]
+        interval = settings.discover_interval.total_seconds()
+        self._add_loop("discover", lambda: discovery.take(Job(name, name) for name in self.looks.catalogs()), interval)
+        self._add_loop("looks", lambda: looks.take(_job_of(row) for row in self.looks.due()), _LOOK_SECONDS, "looks")
+        self._add_loop("commits", lambda: commits.take(self._commits_due()), _LOOK_SECONDS, "commits")
         self._add_loop("keep", self.keeper.keep, settings.keep_interval.total_seconds())
         self._add_loop("cleaning", self.cleaning.clean, _CLEAN_SECONDS, "cleaning")
         self._add_loop("history", self.cleaning.forget, _FORGET_SECONDS)
@@ -169,14 +140,21 @@ class Ams:
         if bell is not None:
             self.core.bells.listen(bell, loop.wake)
 
+    def _commits_due(self) -> list[Job]:
+        due = self.commits.due()
+        with self.core.store.read() as view:
+            rows = [view.get(TableRow, uuid) for uuid in due]
+        return [_job_of(row) for row in rows if row is not None]
+
     def stop(self) -> None:
-        """Finish what is begun, and end."""
-        for loop in self.loops:
-            loop.stop()
-        for loop in self.loops:
-            loop.join(_STOP_SECONDS)
-        for crew in self._crews:
-            crew.stop()
+        """Finish what is begun, and end. What takes too long is not waited for."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        parts: list[Crew | Loop] = [*self.crews, *self.loops]
+        for part in parts:
+            part.stop()
+        for part in parts:
+            if not part.join(max(0.0, deadline - time.monotonic())):
+                _log.warning("end_not_awaited", part=part.name)
 
     # ---- what people ask for --------------------------------------------------------------------------------------------
 
@@ -211,6 +189,10 @@ class Ams:
             row = cancel(transaction, process, why, by, now)
         self.core.bells.ring("commits")
         return row
+
+
+def _job_of(row: TableRow) -> Job:
+    return Job(row.uuid, row.catalog)
 
 
 def _known_table(row: TableRow | None, uuid: str) -> TableRow:

@@ -13,7 +13,7 @@ from pyarctic.server import attempts, events, optimizers, probes, processes, tab
 from pyarctic.server.auth import TokenGate, Tokens, check_token
 from pyarctic.server.openapi import describe
 from pyarctic.server.problems import answer_errors, check_text, problems
-from pyarctic.server.service import PREFIX, Evaluations
+from pyarctic.server.service import PREFIX, evaluation_places, opening_places
 from pyarctic.server.waits import Waits
 
 _ALWAYS = problems(401, 422)
@@ -30,7 +30,8 @@ def create_app(ams: Ams, tokens: Tokens) -> FastAPI:
         generate_unique_id_function=_operation_id,
     )
     app.state.ams, app.state.tokens = ams, tokens
-    app.state.waits, app.state.evaluations = Waits(ams.core.bells), Evaluations()
+    app.state.waits = Waits(ams.core.bells)
+    app.state.evaluations, app.state.openings = evaluation_places(), opening_places()
     api = APIRouter(prefix=PREFIX, dependencies=[Depends(check_token), Depends(check_text)], responses=_ALWAYS)
     for router in (
         tables.router,

@@ -14,7 +14,7 @@ from pyarctic.optimizing.protocol import PROTOCOL_VERSION
 from pyarctic.server.auth import Secret
 from pyarctic.server.documents import MAX_NUMBER, Document
 from pyarctic.server.problems import problems
-from pyarctic.server.service import Service
+from pyarctic.server.service import Openings, Service
 from pyarctic.server.task_documents import NewFile
 
 _NEW_FILES = TypeAdapter(list[NewFile])
@@ -107,7 +107,8 @@ def attempts_fail(
 
 
 @router.get("/storage", responses=problems(404, 409, 503))
-def attempts_storage(service: Service, secret: Secret, task_id: str, attempt: int) -> StorageAccess:
+def attempts_storage(service: Service, openings: Openings, secret: Secret, task_id: str, attempt: int) -> StorageAccess:
     """Get access to the storage of the table, for whoever executes the attempt."""
     service.optimizers.check_reporter(task_id, attempt, secret)
-    return StorageAccess(properties=service.optimizers.storage_of(task_id, attempt))
+    with openings.place(service.optimizers.table_of(task_id, attempt).catalog):
+        return StorageAccess(properties=service.optimizers.storage_of(task_id, attempt))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from pyarctic.ams import EventRow
+from pyarctic.ams import Crew, EventRow
 from pyarctic.ams.store import Query
 from pyarctic.logs import get_logger
 from pyarctic.server.documents import Document
@@ -13,6 +13,21 @@ from pyarctic.server.service import Service
 router = APIRouter(tags=["probes"])
 _log = get_logger(__name__)
 _MAX_OVERDUE_SECONDS = 60.0
+_MAX_BLOCKED_SECONDS = 600.0
+"""Looks at large tables and commits to them take minutes. Only if all threads are busy for longer, nothing goes on."""
+
+
+class CrewState(Document):
+    """What a crew works on: threads for several tables at a time."""
+
+    name: str
+    """`looks` and `commits` work on tables, `discover` on catalogs."""
+    running: int
+    """How many are worked on now."""
+    oldest_seconds: float
+    """For how long the first of them is; many minutes tell that a catalog or storage does not answer."""
+    oldest_catalog: str | None
+    """The catalog of that one; null: nothing is worked on."""
 
 
 class Readiness(Document):
@@ -20,7 +35,9 @@ class Readiness(Document):
 
     ready: bool
     problems: list[str]
-    """What does not work: the database, or loops that are silent."""
+    """What does not work: the database, loops that are silent, or crews without a thread that is free."""
+    crews: list[CrewState]
+    """A catalog that hangs is seen here. It holds up its own tables, and the service is ready."""
 
 
 @router.get("/healthz")
@@ -31,8 +48,9 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
 def readyz(service: Service, response: Response) -> Readiness:
-    """Tell whether the database answers and all loops turn."""
+    """Tell whether the database answers, all loops turn, and work can begin; and for how long work goes on."""
     problems = [f"the loop {loop.name} is silent" for loop in service.loops if loop.overdue_seconds > _MAX_OVERDUE_SECONDS]
+    problems += [f"the crew {crew.name} is stuck" for crew in service.crews if crew.blocked_seconds > _MAX_BLOCKED_SECONDS]
     if not service.loops:
         problems.append("the loops have not been started")
     try:
@@ -42,4 +60,14 @@ def readyz(service: Service, response: Response) -> Readiness:
         _log.warning("store_not_read", reason=f"{type(error).__name__}: {error}")
         problems.append("the database does not answer")
     response.status_code = 503 if problems else 200
-    return Readiness(ready=not problems, problems=problems)
+    return Readiness(ready=not problems, problems=problems, crews=[_state_of(crew) for crew in service.crews])
+
+
+def _state_of(crew: Crew) -> CrewState:
+    running = crew.running
+    return CrewState(
+        name=crew.name,
+        running=len(running),
+        oldest_seconds=round(running[0].seconds, 1) if running else 0.0,
+        oldest_catalog=running[0].job.catalog if running else None,
+    )

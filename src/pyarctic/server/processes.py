@@ -22,7 +22,7 @@ from pyarctic.server.documents import (
 )
 from pyarctic.server.paging import DEFAULT_LIMIT, Cursor, Limit, Order, Window, read_page
 from pyarctic.server.problems import problems
-from pyarctic.server.service import Places, Service
+from pyarctic.server.service import Evaluations, Service
 from pyarctic.server.tables import start_process
 
 router = APIRouter(tags=["processes"])
@@ -90,13 +90,13 @@ def processes_cancel(
     "/processes/{process_id}/retry", status_code=202, responses={200: {"model": ProcessStarted}, **problems(404, 409, 503)}
 )
 def processes_retry(
-    service: Service, evaluations: Places, caller: Caller, process_id: str, response: Response
+    service: Service, evaluations: Evaluations, caller: Caller, process_id: str, response: Response
 ) -> ProcessStarted:
     """Plan the table of a process anew. 202: a process was started. 200: there is nothing to do."""
     process = _find(service, process_id)
     was_chosen = process.trigger == "demanded" and len(process.kinds) == 1
     kind = cast("KindChoice", process.kinds[0]) if was_chosen else "auto"
-    with evaluations.place():
+    with evaluations.place(process.table.partition(".")[0]):
         return start_process(service, process.table_uuid, kind, caller, response)
 
 

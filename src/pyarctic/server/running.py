@@ -48,20 +48,27 @@ class HttpServer:
 
     def run(self) -> None:
         """Serve until the process is told to stop by SIGINT or SIGTERM, or `stop` is called."""
-        try:
-            self._server.run([self._socket])
-        finally:
-            self._socket.close()
+        with self._server.capture_signals():
+            self.start().join()
 
-    def start(self) -> None:
+    def start(self) -> threading.Thread:
         """Serve in a thread; gives back control when requests are answered."""
-        self._thread = threading.Thread(target=self.run, name="arctic-http", daemon=True)
+        # Threads for requests are daemons as the one that starts them: a catalog that hangs must not keep the process from
+        # ending.
+        self._thread = threading.Thread(target=self._serve, name="arctic-http", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + _START_SECONDS
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 raise Unavailable(f"the server on {self.url} has not started")
             time.sleep(_STEP_SECONDS)
+        return self._thread
+
+    def _serve(self) -> None:
+        try:
+            self._server.run([self._socket])
+        finally:
+            self._socket.close()
 
     def stop(self) -> None:
         """Finish what is begun, and end."""

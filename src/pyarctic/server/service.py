@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, cast
@@ -14,25 +15,44 @@ from pyarctic.errors import Unavailable
 from pyarctic.server.waits import Waits
 
 PREFIX = "/api/v1"
-_EVALUATIONS = 12
-"""Of the forty threads for requests. The others are left to heartbeats: an optimizer that is not heard is lost."""
 
 
-class Evaluations:
-    """Places for requests that read the files of a table's metadata, which may take minutes."""
+class CatalogPlaces:
+    """Places for requests that ask catalogs, which may take minutes, or hang. All of them together leave some of the forty
+    threads for requests to heartbeats: an optimizer that is not heard is lost. Those of one catalog leave some places to the
+    others."""
 
-    def __init__(self) -> None:
-        self._places = threading.Semaphore(_EVALUATIONS)
+    def __init__(self, what: str, places: int, of_catalog: int) -> None:
+        """`what` they do: "evaluated"."""
+        self._what = what
+        self._places = places
+        self._of_catalog = of_catalog
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def place(self, catalog: str) -> Iterator[None]:
         """Take one; raises Unavailable if there is none."""
-        if not self._places.acquire(blocking=False):
-            raise Unavailable(f"{_EVALUATIONS} tables are being evaluated for others", hint="Try again in a moment.")
+        with self._lock:
+            if self._taken.total() >= self._places or self._taken[catalog] >= self._of_catalog:
+                taken = f"{self._taken.total()} tables, {self._taken[catalog]} of them in {catalog}"
+                raise Unavailable(f"{taken}, are being {self._what} for others", hint="Try again in a moment.")
+            self._taken[catalog] += 1
         try:
             yield
         finally:
-            self._places.release()
+            with self._lock:
+                self._taken -= Counter((catalog,))
+
+
+def evaluation_places() -> CatalogPlaces:
+    """For requests that read the files of a table's metadata."""
+    return CatalogPlaces("evaluated", places=12, of_catalog=8)
+
+
+def opening_places() -> CatalogPlaces:
+    """For requests that only open a table."""
+    return CatalogPlaces("opened", places=12, of_catalog=8)
 
 
 # Coroutines, although they wait for nothing: FastAPI would call functions in a thread each.
@@ -44,10 +64,15 @@ async def _waits(request: Request) -> Waits:
     return cast("Waits", request.app.state.waits)
 
 
-async def _evaluations(request: Request) -> Evaluations:
-    return cast("Evaluations", request.app.state.evaluations)
+async def _evaluations(request: Request) -> CatalogPlaces:
+    return cast("CatalogPlaces", request.app.state.evaluations)
+
+
+async def _openings(request: Request) -> CatalogPlaces:
+    return cast("CatalogPlaces", request.app.state.openings)
 
 
 Service = Annotated[Ams, Depends(_service)]
 RequestWaits = Annotated[Waits, Depends(_waits)]
-Places = Annotated[Evaluations, Depends(_evaluations)]
+Evaluations = Annotated[CatalogPlaces, Depends(_evaluations)]
+Openings = Annotated[CatalogPlaces, Depends(_openings)]

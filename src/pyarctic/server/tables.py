@@ -44,7 +44,7 @@ from pyarctic.server.documents import (
 from pyarctic.server.hindrances import TableSituation, describe
 from pyarctic.server.paging import DEFAULT_LIMIT, Cursor, Limit, Order, Window, read_page
 from pyarctic.server.problems import problems
-from pyarctic.server.service import PREFIX, Places, Service
+from pyarctic.server.service import PREFIX, CatalogPlaces, Evaluations, Openings, Service
 
 router = APIRouter(tags=["tables"])
 _TABLE = "/catalogs/{catalog}/databases/{database}/tables/{table}"
@@ -140,7 +140,7 @@ def tables_get(service: Service, catalog: Catalog, database: Database, table: Ta
 @router.get(f"{_TABLE}/explain", responses=problems(404, 503))
 def tables_explain(
     service: Service,
-    evaluations: Places,
+    evaluations: Evaluations,
     catalog: Catalog,
     database: Database,
     table: TableName,
@@ -148,7 +148,7 @@ def tables_explain(
 ) -> ExplanationDocument:
     """Explain what optimizing the table would do now and why, and what is in the way. Nothing is changed."""
     row = _find(service, catalog, database, table)
-    with evaluations.place():
+    with evaluations.place(catalog):
         plan = explain_table(service.core.catalogs.open(row.name), Options(kind=kind))
     with service.core.store.read() as view:
         situation = _situation(view, view.get(TableRow, row.uuid) or row)
@@ -157,11 +157,11 @@ def tables_explain(
 
 @router.get(f"{_TABLE}/health", responses=problems(404, 503))
 def tables_health(
-    service: Service, evaluations: Places, catalog: Catalog, database: Database, table: TableName
+    service: Service, evaluations: Evaluations, catalog: Catalog, database: Database, table: TableName
 ) -> HealthDocument:
     """Evaluate the health of the table as it is now."""
     row = _find(service, catalog, database, table)
-    with evaluations.place():
+    with evaluations.place(catalog):
         explanation = explain_table(service.core.catalogs.open(row.name), Options())
     return HealthDocument(table=row.name, observed_at=explanation.observed_at, health=explanation.health.to_dict())
 
@@ -183,13 +183,19 @@ def tables_events(
     return EventPage(items=[EventDocument.model_validate(event) for event in rows], next=after)
 
 
-@router.post(f"{_TABLE}/commits", status_code=202, responses={200: {"model": CommitReported}, **problems(404, 409)})
+@router.post(f"{_TABLE}/commits", status_code=202, responses={200: {"model": CommitReported}, **problems(404, 409, 503)})
 def tables_report_commit(
-    service: Service, catalog: Catalog, database: Database, table: TableName, report: CommitReport, response: Response
+    service: Service,
+    openings: Openings,
+    catalog: Catalog,
+    database: Database,
+    table: TableName,
+    report: CommitReport,
+    response: Response,
 ) -> CommitReported:
     """Report a commit. 202: it is news, and the table is looked at now. 200: the service knows of it already. A new table is
     watched from now on."""
-    row = _find(service, catalog, database, table, watch=True)
+    row = _find(service, catalog, database, table, watch=openings)
     if row.uuid != report.table_uuid:
         service.looks.look_soon(row.uuid)  # it may have been created anew
         raise NotFound(
@@ -212,7 +218,8 @@ def tables_report_commit(
 @router.post(f"{_TABLE}/processes", status_code=202, responses={200: {"model": ProcessStarted}, **problems(404, 409, 503)})
 def tables_optimize(
     service: Service,
-    evaluations: Places,
+    evaluations: Evaluations,
+    openings: Openings,
     caller: Caller,
     catalog: Catalog,
     database: Database,
@@ -221,8 +228,8 @@ def tables_optimize(
     response: Response,
 ) -> ProcessStarted:
     """Plan the table now. 202: a process was started. 200: there is nothing to do."""
-    row = _find(service, catalog, database, table, watch=True)
-    with evaluations.place():
+    row = _find(service, catalog, database, table, watch=openings)
+    with evaluations.place(catalog):
         return start_process(service, row.uuid, wish.kind, caller, response)
 
 
@@ -259,12 +266,13 @@ def start_process(service: Ams, table_uuid: str, kind: KindChoice, by: str, resp
     return ProcessStarted(process=None, reason=reason)
 
 
-def _find(service: Ams, catalog: str, database: str, table: str, *, watch: bool = False) -> TableRow:
-    """A table by its name. `watch`: also a new one, which is watched from now on."""
+def _find(service: Ams, catalog: str, database: str, table: str, *, watch: CatalogPlaces | None = None) -> TableRow:
+    """A table by its name. `watch`: also a new one, which is opened in one of these places and watched from now on."""
     name = f"{catalog}.{database}.{table}"
     row = _watched(service, name)
-    if row is None and watch:
-        service.looks.watch(name)
+    if row is None and watch is not None:
+        with watch.place(catalog):
+            service.looks.watch(name)
         row = _watched(service, name)
     if row is None:
         hint = "New tables are found within some minutes, if they exist and the configuration of the service includes them."

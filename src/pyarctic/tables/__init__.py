@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyarctic.tables.commit_outcomes import Removal, remove_outputs
     from pyarctic.tables.create import TableAdvice, schema_of
     from pyarctic.tables.keyed_table import KeyedTable
-    from pyarctic.tables.listing import FoundTables, find_tables, list_tables
+    from pyarctic.tables.listing import FoundTables, find_tables, find_tables_in, list_tables
     from pyarctic.tables.maintenance import merge_many_manifests
     from pyarctic.tables.names import create_table, drop_table, open_table
     from pyarctic.tables.table import ContentKind, ReplaceScope, ScanStore, Table, WriteMode
@@ -32,6 +32,7 @@ __all__ = [
     "create_table",
     "drop_table",
     "find_tables",
+    "find_tables_in",
     "list_tables",
     "merge_many_manifests",
     "open_table",
@@ -45,7 +46,7 @@ __getattr__ = lazy_exports(
         "commit_outcomes": ("Removal", "remove_outputs"),
         "create": ("TableAdvice", "schema_of"),
         "keyed_table": ("KeyedTable",),
-        "listing": ("FoundTables", "find_tables", "list_tables"),
+        "listing": ("FoundTables", "find_tables", "find_tables_in", "list_tables"),
         "maintenance": ("merge_many_manifests",),
         "names": ("create_table", "drop_table", "open_table"),
         "table": ("ContentKind", "ReplaceScope", "ScanStore", "Table", "WriteMode"),

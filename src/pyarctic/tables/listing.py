@@ -11,7 +11,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from pyarctic.errors import ArcticError, NotFound, UsageError
+from pyarctic.errors import ArcticError, NotFound, Unavailable, UsageError
 from pyarctic.iceberg.catalog import catalog_names, open_catalog, translate_catalog_errors
 from pyarctic.tables.format.store_names import SERVICE_CHANGE_STORE, change_store_name
 
@@ -43,21 +43,35 @@ def list_tables(pattern: str | Sequence[str] | None = None) -> list[str]:
 def find_tables(pattern: str | Sequence[str] | None = None) -> FoundTables:
     """The same, but catalogs that cannot be listed do not prevent the listing of others."""
     patterns = _parse_patterns(pattern)
-    names: set[str] = set()
+    names: list[str] = []
     failures: dict[str, ArcticError] = {}
     for catalog in catalog_names():
-        relevant = [each for each in patterns if _may_match(f"{catalog}.", each)]
-        if not relevant:
-            continue
         try:
-            names.update(_list_catalog(catalog, relevant))
+            names += find_tables_in(catalog, patterns)
         except ArcticError as error:
             failures[catalog] = error
-    found = sorted(name for name in names if any(fnmatch.fnmatchcase(name, each) for each in patterns))
     for each in patterns:
         if not _WILDCARD.search(each) and each not in names and each.split(".")[0] not in failures:
             raise _no_such_table(each)
-    return FoundTables(names=found, failures=failures)
+    return FoundTables(names=sorted(names), failures=failures)
+
+
+def find_tables_in(catalog: str, pattern: str | Sequence[str] | None = None) -> list[str]:
+    """Those of one catalog. Raises an ArcticError if it cannot be listed; that a name does not exist is none."""
+    patterns = [each for each in _parse_patterns(pattern) if _may_match(f"{catalog}.", each)]
+    if not patterns:
+        return []
+    try:
+        names = _list_catalog(catalog, patterns)
+    except ArcticError:
+        raise
+    except Exception as cause:  # of a library that the catalog uses: others go on
+        raise Unavailable(
+            f"catalog {catalog!r} cannot be listed: {type(cause).__name__}: {cause}",
+            hint="`arctic catalog check` tries again.",
+            catalog=catalog,
+        ) from cause
+    return sorted(name for name in names if any(fnmatch.fnmatchcase(name, each) for each in patterns))
 
 
 def _parse_patterns(pattern: str | Sequence[str] | None) -> list[str]:

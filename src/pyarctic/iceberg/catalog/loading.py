@@ -31,6 +31,14 @@ from pyarctic.iceberg.storage import CREDENTIALS_HINT, is_refused
 SUPPORTED_FORMAT_VERSIONS = (1, 2, 3)
 _EXTRAS = {"boto3": "glue", "thrift": "hive", "psycopg": "postgres"}
 """What installs the modules that catalogs need."""
+_CLIENT_ERRORS = (
+    ("sqlalchemy.exc", "SQLAlchemyError"),
+    ("requests.exceptions", "RequestException"),
+    ("thrift.Thrift", "TException"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+)
+"""The modules of errors, and their names."""
 
 
 def catalog_names() -> list[str]:
@@ -166,9 +174,10 @@ def _missing_package(catalog: str, cause: NotInstalledError) -> MissingExtra:
 
 def _client_errors() -> tuple[type[Exception], ...]:
     """The errors of a catalog that is out of reach. Those of libraries that catalogs use only if they are loaded: importing
-    them takes long."""
-    names = (("sqlalchemy.exc", "SQLAlchemyError"), ("requests.exceptions", "RequestException"))
-    errors: list[type[Exception]] = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
+    them takes long, and not every installation has all of them."""
+    loaded = ((sys.modules.get(module), name) for module, name in _CLIENT_ERRORS)
+    # Another thread may be about to import a module: it has no errors to raise yet.
+    errors: list[type[Exception]] = [getattr(module, name) for module, name in loaded if hasattr(module, name)]
     return (*errors, RESTError, ConnectionError, TimeoutError)
 
 
