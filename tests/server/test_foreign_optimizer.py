@@ -50,7 +50,8 @@ def test_its_results_are_committed(ams: Ams, server: HttpServer, client: Client,
     subprocess.run([sys.executable, "-W", "error", str(_PROGRAM), server.url, TOKEN], check=True, timeout=120)
 
     ams.commits.commit(row.uuid)
-    ams.cleaning.clean()
+    for process_row in ams.cleaning.due():
+        ams.cleaning.clean(process_row.id)
     [process] = client.processes()
     assert (process["state"], process["outcome"]) == ("succeeded", "all 2 tasks are in the table")
     assert [(each["version"], each["state"]) for each in client.optimizers()] == [("foreign 1", "stopped")]

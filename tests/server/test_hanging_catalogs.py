@@ -141,7 +141,7 @@ def test_a_catalog_that_hangs_is_seen(requests: _Requests, monkeypatch: pytest.M
         shown = requests.get("/readyz")
         assert (shown.status_code, shown.json()["problems"]) == (200, [])
         crews = {each["name"]: each for each in shown.json()["crews"]}
-        assert list(crews) == ["discover", "looks", "commits"]
+        assert list(crews) == ["discover", "looks", "commits", "cleaning"]
         assert (crews["looks"]["running"], crews["looks"]["oldest_catalog"]) == (1, HANGING)
         assert crews["commits"] == {"name": "commits", "running": 0, "oldest_seconds": 0.0, "oldest_catalog": None}
         monkeypatch.setattr(Crew, "blocked_seconds", 601.0)

@@ -80,7 +80,8 @@ class Desk:
         self.ams.keeper.keep()
 
     def clean(self) -> None:
-        self.ams.cleaning.clean()
+        for row in self.ams.cleaning.due():
+            self.ams.cleaning.clean(row.id)
 
     def settle(self, turns: int = 30) -> None:
         """Let everybody work until nothing is unfinished, and all files are looked through for the last time."""

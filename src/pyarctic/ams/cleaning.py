@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -23,7 +23,7 @@ from pyarctic.ams.rows import (
     UnitRow,
 )
 from pyarctic.ams.states import ENDED_PROCESSES, TableState
-from pyarctic.ams.store import Query
+from pyarctic.ams.store import Query, Transaction
 from pyarctic.ams.times import begun, is_due
 from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit import remove_unneeded_files
@@ -46,27 +46,32 @@ class Cleaning:
         self._core = core
         self._plans = plans
 
-    def clean(self) -> None:
-        """Look through the files of all processes for which it is due. A table that fails does not stop the others."""
+    def due(self) -> list[ProcessRow]:
+        """The processes whose files are to be looked through now."""
         now = self._core.clock.now()
         with self._core.store.read() as view:
             # None comes before everything else: those whose files were looked through are left out.
             ended = view.find(ProcessRow, Query(order="clean_at", after=_LONG_AGO), state=ENDED_PROCESSES)
-            grace = self._grace(view.find(OptimizerRow))
-        longest = max(grace, _GONE)
-        for process in ended:
-            if process.clean_at is None or not is_due(process.clean_at, now, longest):
-                continue
-            try:
-                clean_at = self._clean(process, grace, now)
-            except Exception as error:  # noqa: BLE001  # of a catalog or storage: it is tried again
-                reason = f"{type(error).__name__}: {error}"
-                _log.warning("cleaning_failed", table=process.table, process_id=process.id, reason=reason)
-                clean_at = now + _AGAIN
-            with self._core.store.begin() as transaction:
-                current = transaction.get(ProcessRow, process.id)
-                if current is not None:
-                    transaction.update(replace(current, clean_at=clean_at))
+            longest = max(self._grace(view), _GONE)
+        return [row for row in ended if row.clean_at is not None and is_due(row.clean_at, now, longest)]
+
+    def clean(self, process_id: str) -> None:
+        """Look through the files of a process. If that fails, it is tried again later."""
+        now = self._core.clock.now()
+        with self._core.store.read() as view:
+            process, grace = view.get(ProcessRow, process_id), self._grace(view)
+        if process is None or process.clean_at is None:
+            return
+        try:
+            clean_at = self._clean(process, grace, now)
+        except Exception as error:  # noqa: BLE001  # of a catalog or storage
+            reason = f"{type(error).__name__}: {error}"
+            _log.warning("cleaning_failed", table=process.table, process_id=process.id, reason=reason)
+            clean_at = now + _AGAIN
+        with self._core.store.begin() as transaction:
+            current = transaction.get(ProcessRow, process.id)
+            if current is not None:
+                transaction.update(replace(current, clean_at=clean_at))
 
     def _clean(self, process: ProcessRow, grace: timedelta, now: datetime) -> datetime | None:
         """Remove files; gives when to do so again."""
@@ -89,8 +94,9 @@ class Cleaning:
         last = begun(process.ended_at or now, self._core.since, now) + grace
         return last if attempts and now < last else None
 
-    def _grace(self, optimizers: Sequence[OptimizerRow]) -> timedelta:
+    def _grace(self, view: Transaction) -> timedelta:
         """How long dead attempts may go on: optimizers that do not reach the service stop them after some silence."""
+        optimizers = view.find(OptimizerRow)
         least = self._core.settings.heartbeat_timeout
         return max([self._core.settings.dead_attempt_grace, *(each.heartbeat_timeout(least) for each in optimizers)])
 

@@ -95,7 +95,7 @@ class Looks:
         for name in sorted(names - known.keys()):
             self._add(name, now, missing.keys() | without_catalog)
         for name, row in missing.items():
-            is_excluded = name in found.names
+            is_excluded = name in found
             why = "the configuration excludes it" if is_excluded else "the catalog does not list it any more"
             self._lose(row.uuid, name, why, now, is_excluded=is_excluded)
 

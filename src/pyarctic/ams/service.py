@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,6 +29,7 @@ from pyarctic.logs import get_logger
 _log = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 """How often the loops look for something to do that nobody has rung for."""
+_CLEAN_THREADS = 2
 _CLEAN_SECONDS = 30.0
 _FORGET_SECONDS = 3600.0
 _STOP_SECONDS = 30.0
@@ -123,13 +124,14 @@ class Ams:
         discovery = Crew("discover", None, self.looks.discover_in)
         looks = Crew("looks", settings.refresh_threads, self.looks.look)
         commits = Crew("commits", settings.commit_threads, self.commits.commit)
-        self.crews = [discovery, looks, commits]
+        cleaning = Crew("cleaning", _CLEAN_THREADS, self.cleaning.clean)
+        self.crews = [discovery, looks, commits, cleaning]
         interval = settings.discover_interval.total_seconds()
         self._add_loop("discover", lambda: discovery.take(Job(name, name) for name in self.looks.catalogs()), interval)
         self._add_loop("looks", lambda: looks.take(_job_of(row) for row in self.looks.due()), _LOOK_SECONDS, "looks")
         self._add_loop("commits", lambda: commits.take(self._commits_due()), _LOOK_SECONDS, "commits")
         self._add_loop("keep", self.keeper.keep, settings.keep_interval.total_seconds())
-        self._add_loop("cleaning", self.cleaning.clean, _CLEAN_SECONDS, "cleaning")
+        self._add_loop("cleaning", lambda: cleaning.take(_jobs_of(self.cleaning.due())), _CLEAN_SECONDS, "cleaning")
         self._add_loop("history", self.cleaning.forget, _FORGET_SECONDS)
         for loop in self.loops:
             loop.start()
@@ -193,6 +195,10 @@ class Ams:
 
 def _job_of(row: TableRow) -> Job:
     return Job(row.uuid, row.catalog)
+
+
+def _jobs_of(rows: Iterable[ProcessRow]) -> Iterator[Job]:
+    return (Job(row.id, row.table.partition(".")[0]) for row in rows)
 
 
 def _known_table(row: TableRow | None, uuid: str) -> TableRow:
