@@ -50,8 +50,7 @@ def test_its_results_are_committed(ams: Ams, server: HttpServer, client: Client,
     subprocess.run([sys.executable, "-W", "error", str(_PROGRAM), server.url, TOKEN], check=True, timeout=120)
 
     ams.commits.commit(row.uuid)
-    for process_row in ams.cleaning.due():
-        ams.cleaning.clean(process_row.id)
+    ams.cleaning.clean(row.uuid)
     [process] = client.processes()
     assert (process["state"], process["outcome"]) == ("succeeded", "all 2 tasks are in the table")
     assert [(each["version"], each["state"]) for each in client.optimizers()] == [("foreign 1", "stopped")]

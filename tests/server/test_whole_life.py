@@ -53,8 +53,7 @@ def test_a_table_is_optimized(ams: Ams, client: Client, address: Address, lake: 
     assert (done["state"], done["task_states"]) == ("succeeded", {"committed": 3})
     assert done["commits"][-1]["state"] == "landed"
     ams.keeper.keep()
-    for row in ams.cleaning.due():
-        ams.cleaning.clean(row.id)
+    ams.cleaning.clean(watched["uuid"])
 
     after = lake.load_table("db.orders")
     assert changes.rows(after).sort_by("id").equals(rows_before)

@@ -80,8 +80,8 @@ class Desk:
         self.ams.keeper.keep()
 
     def clean(self) -> None:
-        for row in self.ams.cleaning.due():
-            self.ams.cleaning.clean(row.id)
+        for uuid in {row.table_uuid for row in self.ams.cleaning.due()}:
+            self.ams.cleaning.clean(uuid)
 
     def settle(self, turns: int = 30) -> None:
         """Let everybody work until nothing is unfinished, and all files are looked through for the last time."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
-from pyarctic.ams.committing import open_table_of
+from pyarctic.ams.committing import OpenedTable
 from pyarctic.ams.core import Core
 from pyarctic.ams.handing import Plans
 from pyarctic.ams.process_log import ProcessLog, load_results
@@ -48,38 +48,41 @@ class Cleaning:
 
     def due(self) -> list[ProcessRow]:
         """The processes whose files are to be looked through now."""
-        now = self._core.clock.now()
         with self._core.store.read() as view:
-            # None comes before everything else: those whose files were looked through are left out.
-            ended = view.find(ProcessRow, Query(order="clean_at", after=_LONG_AGO), state=ENDED_PROCESSES)
-            longest = max(self._grace(view), _GONE)
+            return self._due(view)
+
+    def _due(self, view: Transaction, **where: str) -> list[ProcessRow]:
+        now = self._core.clock.now()
+        # None comes before everything else: those whose files were looked through are left out.
+        ended = view.find(ProcessRow, Query(order="clean_at", after=_LONG_AGO), state=ENDED_PROCESSES, **where)
+        longest = max(self._grace(view), _GONE)
         return [row for row in ended if row.clean_at is not None and is_due(row.clean_at, now, longest)]
 
-    def clean(self, process_id: str) -> None:
-        """Look through the files of a process. If that fails, it is tried again later."""
-        now = self._core.clock.now()
+    def clean(self, table_uuid: str) -> None:
+        """Look through the files of the processes of a table for which it is due. If that fails, it is tried again later."""
         with self._core.store.read() as view:
-            process, grace = view.get(ProcessRow, process_id), self._grace(view)
-        if process is None or process.clean_at is None:
-            return
-        try:
-            clean_at = self._clean(process, grace, now)
-        except Exception as error:  # noqa: BLE001  # of a catalog or storage
-            reason = f"{type(error).__name__}: {error}"
-            _log.warning("cleaning_failed", table=process.table, process_id=process.id, reason=reason)
-            clean_at = now + _AGAIN
-        with self._core.store.begin() as transaction:
-            current = transaction.get(ProcessRow, process.id)
-            if current is not None:
-                transaction.update(replace(current, clean_at=clean_at))
+            due, grace = self._due(view, table_uuid=table_uuid), self._grace(view)
+        opened = OpenedTable(self._core)
+        for process in due:
+            now = self._core.clock.now()
+            try:
+                clean_at = self._clean(process, opened, grace, now)
+            except Exception as error:  # noqa: BLE001  # of a catalog or storage
+                reason = f"{type(error).__name__}: {error}"
+                _log.warning("cleaning_failed", table=process.table, process_id=process.id, reason=reason)
+                clean_at = now + _AGAIN
+            with self._core.store.begin() as transaction:
+                current = transaction.get(ProcessRow, process.id)
+                if current is not None:
+                    transaction.update(replace(current, clean_at=clean_at))
 
-    def _clean(self, process: ProcessRow, grace: timedelta, now: datetime) -> datetime | None:
+    def _clean(self, process: ProcessRow, opened: OpenedTable, grace: timedelta, now: datetime) -> datetime | None:
         """Remove files; gives when to do so again."""
         with self._core.store.read() as view:
             plan = self._plans.get(view, process.id)
             tasks = view.find(TaskRow, process_id=process.id)
             finished = load_results(view, process.id, plan, tasks)
-        table = open_table_of(self._core, process)
+        table = opened.newest(process)
         if table is None:  # it may come back, as long as there is a plan to know its files by
             over = (process.ended_at or now) + self._core.settings.keep_plans
             return now + _GONE if now < over else None

@@ -16,6 +16,7 @@ from pyarctic.ams.states import ENDED_TASKS, WITH_RESULT, CommitState, ProcessSt
 from pyarctic.ams.store import Transaction
 from pyarctic.ams.times import is_due
 from pyarctic.errors import NotFound, ProtocolError, Rejected
+from pyarctic.iceberg.manifest import ReadManifests
 from pyarctic.logs import get_logger
 from pyarctic.optimizing.commit import (
     TABLE_GONE,
@@ -56,11 +57,11 @@ class Commits:
         self._plans = plans
         self._locks = TableLocks()
         self._not_before: dict[str, datetime] = {}
-        """When to look at tables again whose commits wait, or whose catalog did not answer."""
+        """When to try processes again whose commits wait, or whose catalog did not answer."""
         self._idle: dict[str, frozenset[tuple[int, TaskState]]] = {}
         """The states of tasks in which nothing of a process could be committed: it waits for more results."""
         self._failures: Counter[str] = Counter()
-        """How often in a row the commits of a table have failed."""
+        """How often in a row the commits of a process have failed."""
 
     def due(self) -> list[str]:
         """The tables with something to commit, or to end."""
@@ -69,19 +70,17 @@ class Commits:
             processes = view.find(ProcessRow, state=_ACTIVE)
             tables = {process.table_uuid for process in processes}
             works = [work for uuid in sorted(tables) if (work := _work_of(view, uuid)) is not None]
-        ready = [work for work in works if self._may_try(work.table.uuid, now) and self._is_due(work, now)]
-        return [work.table.uuid for work in ready]
+        return [work.table.uuid for work in works if any(self._is_due(work, process, now) for process in work.processes)]
 
-    def _may_try(self, table_uuid: str, now: datetime) -> bool:
-        not_before = self._not_before.get(table_uuid)
+    def _may_try(self, process_id: str, now: datetime) -> bool:
+        not_before = self._not_before.get(process_id)
         return not_before is None or is_due(not_before, now, max(self._core.settings.commit_retry, _LONGEST_WAIT))
 
-    def _is_due(self, work: _Work, now: datetime) -> bool:
-        if work.table.state is TableState.GONE and any(self._has_changed(work, process) for process in work.processes):
+    def _is_due(self, work: _Work, process: ProcessRow, now: datetime) -> bool:
+        if not self._may_try(process.id, now):
+            return False
+        if work.table.state is TableState.GONE and self._has_changed(work, process):
             return True
-        return any(self._process_is_due(work, process, now) for process in work.processes)
-
-    def _process_is_due(self, work: _Work, process: ProcessRow, now: datetime) -> bool:
         tasks = work.tasks[process.id]
         if process.state is ProcessState.CANCELLING or process.id in work.open_commits:
             return True
@@ -107,26 +106,26 @@ class Commits:
                 return
             with self._core.store.read() as view:
                 work = _work_of(view, table_uuid)
-            self._not_before.pop(table_uuid, None)
-            now = self._core.clock.now()
-            failed = False
+            opened = OpenedTable(self._core)
             for process in () if work is None else work.processes:
+                if not self._may_try(process.id, self._core.clock.now()):
+                    continue
+                self._not_before.pop(process.id, None)
                 try:
-                    self._commit(process)
+                    self._commit(process, opened)
                 except Exception as error:  # noqa: BLE001  # of a catalog or storage: it is tried again
-                    failed, reason = True, f"{type(error).__name__}: {error}"
+                    reason = f"{type(error).__name__}: {error}"
                     _log.warning("commit_failed", table=process.table, process_id=process.id, reason=reason)
-            if failed:
-                self._not_before[table_uuid] = now + self._wait_after(self._failures[table_uuid])
-                self._failures[table_uuid] += 1
-            else:
-                self._failures.pop(table_uuid, None)
+                    self._not_before[process.id] = self._core.clock.now() + self._wait_after(self._failures[process.id])
+                    self._failures[process.id] += 1
+                else:
+                    self._failures.pop(process.id, None)
 
     def _wait_after(self, failures: int) -> timedelta:
         """How long to wait after so many failures before this one."""
         return min(self._core.settings.commit_retry * float(1 << min(failures, 10)), _LONGEST_WAIT)
 
-    def _commit(self, process: ProcessRow) -> None:
+    def _commit(self, process: ProcessRow, opened: OpenedTable) -> None:
         with self._core.store.read() as view:
             tasks = view.find(TaskRow, process_id=process.id)
             is_open = bool(view.find(CommitRow, process_id=process.id, state=CommitState.OPEN))
@@ -141,7 +140,7 @@ class Commits:
         if tasks and not is_open and all(task.state in ENDED_TASKS for task in tasks):
             self._end(process)
             return
-        table = open_table_of(self._core, process)
+        table = opened.newest(process)
         if table is None:
             self._cancel(process, "the table does not exist any more", None, plan, results)
             return
@@ -173,7 +172,7 @@ class Commits:
                 committer.fail(by_number[row.number])
         decision = committer.commit_due()
         if isinstance(decision, NotBefore):
-            self._not_before[process.table_uuid] = decision.at
+            self._not_before[process.id] = decision.at
             return
         if all(task.state in ENDED_TASKS for task in self._tasks(process)):
             if isinstance(table, KeyedTable):
@@ -242,20 +241,34 @@ class Commits:
                 noted = note_outcome(row, step.row, now)
                 transaction.update(noted.row)
                 transaction.record(noted.transitions)
-        self._idle.pop(process.id, None)
+        for of_processes in (self._idle, self._not_before, self._failures):
+            of_processes.pop(process.id, None)
         self._core.bells.ring("cleaning")
         self._core.bells.ring("looks")
 
 
-def open_table_of(core: Core, process: ProcessRow) -> Table | None:
-    """The table of a process by the name that it has now; None: it does not exist any more."""
-    with core.store.read() as view:
-        row = view.get(TableRow, process.table_uuid)
-    try:
-        table = core.catalogs.open(process.table if row is None else row.name)
-    except NotFound:
-        return None
-    return table if table.uuid == process.table_uuid else None
+class OpenedTable:
+    """The table of several processes, opened once: what it has read of its history serves all of them."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._table: Table | None = None
+
+    def newest(self, process: ProcessRow) -> Table | None:
+        """The table as it is now, by the name that it has now; None: it does not exist any more."""
+        with self._core.store.read() as view:
+            row = view.get(TableRow, process.table_uuid)
+        name, table = process.table if row is None else row.name, self._table
+        try:
+            if table is None or table.name != name:
+                table = self._core.catalogs.open(name)
+                table.kept_manifests = ReadManifests()
+            else:
+                table.refresh()
+        except NotFound:
+            return None
+        self._table = table
+        return table if table.uuid == process.table_uuid else None
 
 
 def _work_of(view: Transaction, table_uuid: str) -> _Work | None:

@@ -198,7 +198,7 @@ def _job_of(row: TableRow) -> Job:
 
 
 def _jobs_of(rows: Iterable[ProcessRow]) -> Iterator[Job]:
-    return (Job(row.id, row.table.partition(".")[0]) for row in rows)
+    return (Job(row.table_uuid, row.table.partition(".")[0]) for row in rows)
 
 
 def _known_table(row: TableRow | None, uuid: str) -> TableRow:

@@ -21,7 +21,7 @@ class CrewState(Document):
     """What a crew works on: threads for several tables at a time."""
 
     name: str
-    """`looks` and `commits` work on tables, `discover` on catalogs, `cleaning` on processes."""
+    """`looks`, `commits` and `cleaning` work on tables, `discover` on catalogs."""
     running: int
     """How many are worked on now."""
     oldest_seconds: float

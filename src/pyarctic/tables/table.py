@@ -20,7 +20,7 @@ from pyarctic.config.table_properties import check_properties
 from pyarctic.errors import ArcticError, Conflict, Rejected, Unavailable, UsageError, about
 from pyarctic.iceberg.catalog import translate_catalog_errors
 from pyarctic.iceberg.commit import Change, Committed, ManifestRewrite, NumberedStep, Outcome, RetryPolicy, commit
-from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, snapshot_by_id
+from pyarctic.iceberg.manifest import CONTENT_KIND, FileList, ManifestReader, ReadManifests, snapshot_by_id
 from pyarctic.iceberg.read import RowScan, TableView, arrow_schema, plan_scan
 from pyarctic.tables.commit_outcomes import remove_outputs, require_committed
 from pyarctic.tables.commit_reports import report_commit
@@ -40,7 +40,7 @@ ReplaceScope = Literal["table", "partitions"]
 ScanStore = Literal["merged", "base", "change"]
 ContentKind = Literal["data", "position-deletes", "equality-deletes", "deletion-vector"]
 CONTENT_KINDS: tuple[ContentKind, ...] = get_args(ContentKind)
-_INTERNAL = frozenset({"file_list", "keep_up", "last_step", "load_newest", "reader", "try_commit", "view"})
+_INTERNAL = frozenset({"file_list", "keep_up", "kept_manifests", "last_step", "load_newest", "reader", "try_commit", "view"})
 """What other packages of PyArctic use of a table, and `dir` does not show."""
 
 
@@ -55,6 +55,7 @@ class Table:
         self._name = name
         self._loaded = loaded
         self._files: FileList | None = None
+        self.kept_manifests: ReadManifests | None = None  # what readers share: for handles that are given up soon
 
     def __repr__(self) -> str:
         return f"<Table {self.name} ({self.kind}, format v{self.format_version})>"
@@ -124,7 +125,7 @@ class Table:
 
     def reader(self) -> ManifestReader:
         """A manifest reader that keeps the manifests that were read already."""
-        return self._files.reader(self._loaded.io) if self._files else ManifestReader(self._loaded.io)
+        return (self._files or FileList(self.uuid)).reader(self._loaded.io, self.kept_manifests)
 
     def refresh(self) -> Table:
         """Load the newest metadata; returns the table itself."""
@@ -390,8 +391,7 @@ class Table:
 
     def _file_list(self, snapshot: Snapshot | None) -> FileList:
         if self._files is None or snapshot is None or self._files.snapshot_id != snapshot.snapshot_id:
-            files = self._files or FileList(self.uuid)
-            self._files = files.at(self._loaded.io, snapshot)
+            self._files = (self._files or FileList(self.uuid)).at(self._loaded.io, snapshot)
         return self._files
 
     def _files_with_kinds(self, snapshot_id: int | None, ref: str | None) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -102,13 +102,26 @@ def _concat_slices(slices: Iterable[FrameSlice]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=FILE_SCHEMA), *parts], rechunk=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadManifests:
+    """Manifests of any snapshots of a table, and lists of them. It only grows."""
+
+    slices: dict[FrameKey, FrameSlice] = field(default_factory=dict)
+    lists: dict[int, list[ManifestRef]] = field(default_factory=dict)
+
+
 class ManifestReader:
     """Reads manifests and caches their file lists: a manifest never changes once it is written."""
 
-    def __init__(self, io: FileIO, cached: Mapping[FrameKey, FrameSlice] | None = None) -> None:
+    def __init__(
+        self, io: FileIO, cached: Mapping[FrameKey, FrameSlice] | None = None, kept: ReadManifests | None = None
+    ) -> None:
+        """`kept`: what earlier readers have read; this one adds to it."""
+        kept = kept or ReadManifests()
+        kept.slices.update(cached or {})
         self.io = io
-        self._slices: dict[FrameKey, FrameSlice] = dict(cached or {})
-        self._lists: dict[int, list[ManifestRef]] = {}
+        self._slices = kept.slices
+        self._lists = kept.lists
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestRef]:
         """The manifests of a snapshot; None stands for the empty table."""
@@ -182,9 +195,9 @@ class FileList:
         slices = reader.slices(manifests.values())
         return type(self)(self.table_uuid, slices, manifests, snapshot.snapshot_id if snapshot else None)
 
-    def reader(self, io: FileIO) -> ManifestReader:
+    def reader(self, io: FileIO, kept: ReadManifests | None = None) -> ManifestReader:
         """A manifest reader that has all manifests of this list cached."""
-        return ManifestReader(io, self._slices)
+        return ManifestReader(io, self._slices, kept)
 
     def __repr__(self) -> str:
         return f"<FileList of snapshot {self.snapshot_id}, {len(self._slices)} manifests>"
