@@ -29,7 +29,7 @@ demo-more: $(READY) compiled  ## Show details: file lists, time travel, stores, 
 test: test-fast test-spark  ## Run all tests
 
 .PHONY: test-fast
-test-fast: $(READY) compiled  ## Run the tests that need no Java, in parallel
+test-fast: $(READY) $(JARS) compiled  ## Run the tests that need no Java, in parallel
 	$(PYTEST) -m "not jvm" -n auto -q
 
 .PHONY: test-spark
@@ -83,7 +83,7 @@ lock: $(READY)  ## Write the lock files anew from pyproject.toml (UPGRADE=1: to 
 	$(COMPILE) --group spark-3-5 -o requirements-spark-3.5.lock
 
 .PHONY: jars
-jars: $(JARS)  ## Get the jars of Iceberg Java and Kafka: what the tests compare with, and services they use
+jars: $(JARS)  ## Get what the tests need of Maven: Iceberg Java, Kafka, MariaDB
 
 .PHONY: clean
 clean:  ## Remove everything that was built or fetched
@@ -96,7 +96,7 @@ compiled: $(READY)
 	@$(PYTHON) -m compileall -q src
 
 $(JARS): tests/oracle/pom.xml $(wildcard tests/services/*-pom.xml) | $(READY)
-	@echo "Getting the jars of Iceberg Java and Kafka"
+	@echo "Getting Iceberg Java, Kafka and MariaDB for the tests"
 	@$(PYTHON) -m tests.support.jars
 	@touch $@
 

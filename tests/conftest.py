@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import hypothesis
 import pytest
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from tests.oracle.session import Oracle
     from tests.services.faulty import FaultyProxy
     from tests.services.kafka import Kafka
+    from tests.services.mariadb import MariaDb
     from tests.services.metastore import Metastore
     from tests.services.postgres import Postgres
     from tests.services.rest import RestServer
     from tests.support.cli_library import Arctic, Ran
+    from tests.support.stores import DatabaseUrls
 
 _ROOT = Path(__file__).parents[1]
 _OUR_VARIABLES = ("ARCTIC_", "PYICEBERG_", "AWS_")
@@ -106,6 +108,24 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
     with start(tmp_path_factory.mktemp("postgres")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """A MariaDB server."""
+    from tests.services.mariadb import start
+
+    with start(tmp_path_factory.mktemp("mariadb")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def database_urls(request: pytest.FixtureRequest) -> DatabaseUrls:
+    """Where the databases of the service's tests are, by their kind: a server is started when it is asked for."""
+    return {
+        "postgresql": lambda: cast("Postgres", request.getfixturevalue("postgres")).uri,
+        "mariadb": lambda: cast("MariaDb", request.getfixturevalue("mariadb")).uri,
+    }
 
 
 @pytest.fixture(scope="session")

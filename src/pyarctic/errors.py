@@ -15,6 +15,7 @@
         Unauthorized        the service does not accept the token, or the secret of the optimizer
         StaleAttempt        another attempt at a task has taken the place of this one
         UnknownOptimizer    the service does not know the optimizer, or has taken it for lost
+        NotLeading          of several services with one database, another one leads
 
 Hints refer to arguments as `[[store="base"]]` or `[[where]]`. In Python this reads `store="base"` and `where`; the command
 line shows its options instead.
@@ -29,7 +30,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 _ARGUMENT = re.compile(r"\[\[(?P<name>[a-z_]+)(?:=(?P<value>.*?))?\]\]")
 ArgumentStyle = Callable[[str, str | None], str]
@@ -204,6 +205,20 @@ class UnknownOptimizer(ArcticError):
 
     code = "unknown-optimizer"
     title = "The optimizer is not registered"
+
+
+class NotLeading(Unavailable):
+    """Of the services with this database another one leads, or none does for some seconds: only the one that leads changes
+    anything."""
+
+    code = "not-leading"
+    title = "Another service leads"
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """The error of a service that does not lead. `url`: where the one is that does; empty if there is none."""
+        hint = f"Send it to {url}." if url else "Try again in some seconds: another service takes over."
+        return cls("this service does not lead", hint=hint, leader=url)
 
 
 @contextmanager

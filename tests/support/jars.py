@@ -67,7 +67,8 @@ ORACLE = Jars(pom=_TESTS / "oracle" / "pom.xml", folder=_CACHE / "spark")
 REST = Jars(pom=_TESTS / "services" / "rest-pom.xml", folder=_CACHE / "rest")
 KAFKA = Jars(pom=_TESTS / "services" / "kafka-pom.xml", folder=_CACHE / "kafka")
 KAFKA_SOURCE = Jars(pom=_TESTS / "services" / "kafka-source-pom.xml", folder=_CACHE / "kafka-source")
-ALL = (ORACLE, REST, KAFKA, KAFKA_SOURCE)
+MARIADB = Jars(pom=_TESTS / "services" / "mariadb-pom.xml", folder=_CACHE / "mariadb")
+ALL = (ORACLE, REST, KAFKA, KAFKA_SOURCE, MARIADB)
 
 
 def with_maven(pom: Path, folder: Path) -> None:

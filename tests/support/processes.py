@@ -8,9 +8,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 HOST = "127.0.0.1"
 Process = subprocess.Popen[bytes]
@@ -39,6 +39,48 @@ def running(
                 yield process
             finally:
                 _end(process, stop)
+
+
+class Restartable:
+    """A server that can be ended and started again, with what it has stored.
+
+    with Restartable(command, log, ready) as server: ...
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        ready: Callable[[], bool],
+        *,
+        stop: signal.Signals = signal.SIGTERM,
+        **options: Any,
+    ) -> None:
+        self._command = command
+        self._log = log
+        self._ready = ready
+        self._stop = stop
+        self._options = options
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        process = self._running.enter_context(running(self._command, self._log, stop=self._stop, **self._options))
+        wait_for(self._ready, self._log, process)
+        self.process = process
+
+    def end(self, *, kill: bool = False) -> None:
+        """End it, and wait for that."""
+        if kill:
+            self.process.kill()
+        self._running.close()
 
 
 def wait_for(ready: Callable[[], bool], log: Path, process: Process) -> None:

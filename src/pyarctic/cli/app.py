@@ -20,6 +20,7 @@ from pyarctic.cli import (
     catalog,
     completion,
     create,
+    db,
     dev,
     doctor,
     errors,
@@ -79,6 +80,7 @@ app.add_typer(process.group, name="process")
 app.add_typer(process.tasks, name="task")
 app.add_typer(optimizer.group, name="optimizer")
 app.add_typer(events.group, name="events")
+app.add_typer(db.group, name="db")
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("dev")(dev.dev)

@@ -34,6 +34,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "internal": 2,
         "unavailable": 3,
         "outcome-unknown": 3,
+        "not-leading": 3,
         "conflict": 4,
         "rejected": 4,
         "protocol": 4,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 
 from pyarctic.ams.rows import ClaimRow, CommitRow, EventRow, PlanRow, ProcessRow, Row, TaskRow
 from pyarctic.ams.store import Query, SqlStore
@@ -141,7 +141,7 @@ def test_the_disk_may_be_full_at_any_write_of_a_transaction(file: Path) -> None:
 
 def test_a_database_that_cannot_grow_is_full(file: Path) -> None:
     with opened(file) as store:
-        with store._writer.connect() as connection:
+        with store._database.writer.connect() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             connection.exec_driver_sql(f"PRAGMA max_page_count={pages + 2}")
         with pytest.raises(Unavailable, match="full") as told, store.begin() as transaction:
@@ -185,7 +185,7 @@ def test_stores_of_several_processes_take_turns(file: Path) -> None:
 
 
 def test_what_is_committed_has_reached_the_disk(file: Path) -> None:
-    with opened(file) as store, store._writer.connect() as connection:
+    with opened(file) as store, store._database.writer.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
@@ -211,7 +211,7 @@ def test_what_is_committed_has_reached_the_disk(file: Path) -> None:
 def test_what_the_service_looks_for_has_an_index(file: Path, kind: type[Row], query: Query, where: dict[str, Any]) -> None:
     with opened(file) as store, closing(sqlite3.connect(file)) as database:
         asked: list[tuple[str, Any]] = []
-        event.listen(store._reader, "before_cursor_execute", lambda *call: asked.append(call[2:4]))
+        event.listen(store._database.reader, "before_cursor_execute", lambda *call: asked.append(call[2:4]))
         with store.read() as view:
             view.find(kind, query, **where)
         statement, values = asked[-1]
@@ -276,11 +276,24 @@ def dumped(file: Path) -> str:
         return "\n".join(database.iterdump()) + "\n"
 
 
-def test_the_first_revision_is_what_it_was(file: Path) -> None:
-    """A later revision: bring a new database to 0001 here, and never change the file."""
-    with opened(file):
-        pass
-    assert dumped(file) == (GOLDEN / "0001.sql").read_text(encoding="utf-8")
+@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda path: path.stem)
+def test_revisions_are_what_they_were(file: Path, golden: Path) -> None:
+    """A new revision: add a file for it, and never change the others."""
+    from alembic import command
+
+    from pyarctic.ams.store.sql.revisions import alembic_config
+
+    engine = create_engine(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), golden.stem)
+    engine.dispose()
+    assert dumped(file) == golden.read_text(encoding="utf-8")
+
+
+def test_every_revision_is_kept() -> None:
+    from pyarctic.ams.store.sql.revisions import NEWEST
+
+    assert [path.stem for path in sorted(GOLDEN.glob("*.sql"))][-1] == NEWEST
 
 
 @pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda path: path.stem)
@@ -310,7 +323,7 @@ def test_revisions_lead_to_the_tables_of_the_code(file: Path) -> None:
     from pyarctic.ams.store.sql.revisions import VERSION_TABLE
     from pyarctic.ams.store.sql.tables import METADATA
 
-    with opened(file) as store, store._writer.connect() as connection:
+    with opened(file) as store, store._database.writer.connect() as connection:
         options = {"version_table": VERSION_TABLE, "compare_type": True}
         assert compare_metadata(MigrationContext.configure(connection, opts=options), METADATA) == []
 

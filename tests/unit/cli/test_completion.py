@@ -21,7 +21,7 @@ def values(*words: str) -> list[str]:
     return [value for value, _ in completion.complete(typer.main.get_command(app), list(words))]
 
 
-SERVICE_GROUPS = ("process", "task", "optimizer", "events")
+SERVICE_GROUPS = ("process", "task", "optimizer", "events", "db")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from pyarctic.ams.machine import Transition
@@ -13,9 +15,10 @@ from pyarctic.ams.rows import CommitRow, EventRow, Row, TaskRow
 from pyarctic.ams.states import CommitState
 from pyarctic.ams.store.asking import answer, asked, without_limit
 from pyarctic.ams.store.fields import R, form_of
-from pyarctic.ams.store.port import KEYS, Broken, Query, Transaction
+from pyarctic.ams.store.port import KEYS, Broken, Lease, Query, Transaction
 from pyarctic.ams.store.turns import Turn
 from pyarctic.ams.store.writing import CHANGED, OPEN_TWICE, THERE_ALREADY, broken, by_kind, event, key_of
+from pyarctic.errors import NotLeading
 
 Rows = dict[tuple[Any, ...], Row]
 
@@ -31,10 +34,14 @@ class MemoryStore:
         self._rows: Mapping[type[Any], Rows] = {kind: {} for kind in KEYS}
         self._being_read: set[type[Any]] = set()
         self._last_event = 0
+        self._lease = Lease(number=0, holder="", url="", seconds=0)
+        self._lease_ends = 0.0
 
     @contextmanager
-    def begin(self) -> Iterator[Transaction]:
+    def begin(self, lease: int | None = None) -> Iterator[Transaction]:
         with self._turn:
+            if lease is not None and lease != self._lease.number:
+                raise NotLeading.at(self._lease.url)
             transaction = _MemoryTransaction(self._rows, self._last_event, writes=True)
             yield transaction
             transaction.check()
@@ -52,6 +59,23 @@ class MemoryStore:
     def events_after(self, number: int, limit: int = 1000) -> Sequence[EventRow]:
         with self.read() as view:
             return view.find(EventRow, Query(after=number, limit=limit))
+
+    def lease(self) -> Lease:
+        return replace(self._lease, seconds=self._lease_ends - time.monotonic())
+
+    def hold_lease(self, holder: str, url: str, seconds: float) -> Lease:
+        with self._turn:
+            current = self.lease()
+            if current.holder == holder or current.seconds <= 0:
+                number = current.number + (current.holder != holder)
+                self._lease = current = Lease(number=number, holder=holder, url=url, seconds=seconds)
+                self._lease_ends = time.monotonic() + seconds
+            return current
+
+    def release_lease(self, number: int) -> None:
+        with self._turn:
+            if self._lease.number == number:
+                self._lease, self._lease_ends = replace(self._lease, holder=""), time.monotonic()
 
     def close(self) -> None:
         """There are no connections."""

@@ -26,6 +26,20 @@ from pyarctic.errors import ArcticError
 R = TypeVar("R", bound=Row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who leads the services of a database."""
+
+    number: int
+    """Grows with every change of the holder. 0: nobody has held it."""
+    holder: str
+    """Names a process."""
+    url: str
+    """Where the holder is reached."""
+    seconds: float
+    """For so long it holds, as of the clock of the database; not, if it is not positive."""
+
+
 class Broken(ArcticError):
     """A transaction that would break what always holds: the database refuses it as a whole. Somebody else was first, or it
     is a fault of the service.
@@ -91,13 +105,25 @@ class Transaction(Protocol):
 class Store(Protocol):
     """The database. Transactions of one store may be asked for by many threads."""
 
-    def begin(self) -> AbstractContextManager[Transaction]:
+    def begin(self, lease: int | None = None) -> AbstractContextManager[Transaction]:
         """A transaction. It ends with the block, and is undone by an exception. Others wait for it; a thread that has one
-        cannot begin another."""
+        cannot begin another. `lease`: raises NotLeading unless the lease has this number."""
         ...
 
     def read(self) -> AbstractContextManager[Transaction]:
         """The database as it is now, for reading only: later transactions are not seen. It does not wait for writers."""
+        ...
+
+    def lease(self) -> Lease:
+        """Who leads, as of now."""
+        ...
+
+    def hold_lease(self, holder: str, url: str, seconds: float) -> Lease:
+        """Take the lease if nobody holds it, or prolong it if this holder does; and tell who holds it."""
+        ...
+
+    def release_lease(self, number: int) -> None:
+        """Give a lease up, if it is still this one, so that others need not wait for its end."""
         ...
 
     def events_after(self, number: int, limit: int = 1000) -> Sequence[EventRow]:

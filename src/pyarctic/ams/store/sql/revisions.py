@@ -5,12 +5,17 @@ Alembic is imported only if there is something to do: it takes longer than all t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select
 
 from pyarctic.ams.store.sql.tables import METADATA
 from pyarctic.errors import ConfigError
 
-NEWEST = "0001"
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+NEWEST = "0002"
 VERSION_TABLE = "arctic_revision"
 """Not Alembic's default: other programs may use the same database."""
 _REVISION = Table(VERSION_TABLE, MetaData(), Column("version_num", Text)).c.version_num
@@ -31,12 +36,9 @@ def current(connection: Connection) -> str | None:
 def upgrade(connection: Connection, where: str) -> None:
     """Bring a database to the newest revision. `where`: for errors."""
     from alembic import command
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
-    config = Config()
-    config.set_main_option("script_location", "pyarctic.ams.store.sql:migrations")
-    config.attributes["connection"] = connection
+    config = alembic_config(connection)
     found = current(connection)
     if found not in (None, *(script.revision for script in ScriptDirectory.from_config(config).walk_revisions())):
         raise ConfigError(
@@ -44,8 +46,20 @@ def upgrade(connection: Connection, where: str) -> None:
             hint="A newer version has used this database. Start that version, or name another database.",
             revision=found,
         )
-    if found is None and (others := sorted(set(inspect(connection).get_table_names()) & set(METADATA.tables))):
+    tables = set(inspect(connection).get_table_names())
+    # With a table of revisions that is empty, it was begun before: not all databases undo a creation that is interrupted.
+    if VERSION_TABLE not in tables and (others := sorted(tables & set(METADATA.tables))):
         raise ConfigError(
             f"{where} has tables of another program: {', '.join(others)}", hint="Name a database of its own for the service."
         )
     command.upgrade(config, "head")
+
+
+def alembic_config(connection: Connection) -> Config:
+    """For commands of Alembic on this database."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "pyarctic.ams.store.sql:migrations")
+    config.attributes["connection"] = connection
+    return config

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     CursorResult,
@@ -106,13 +107,17 @@ class SqlTransaction:
 
     def _find(self, kind: type[R], query: Query) -> list[R]:
         table, form = TABLES[kind], form_of(kind)
-        # PostgreSQL puts null last: there it must be told.
-        order = [table.c[name] for name in order_of(kind, query)]
-        statement = select(table).where(*_conditions(kind, query))
-        statement = statement.order_by(*(column.desc() if query.descending else column for column in order))
+        order = [self._ordered(table.c[name], descending=query.descending) for name in order_of(kind, query)]
+        statement = select(table).where(*_conditions(kind, query)).order_by(*order)
         if query.limit is not None:
             statement = statement.limit(query.limit)
         return [form.row(found) for found in self._fetch(statement)]
+
+    def _ordered(self, column: Column[Any], *, descending: bool) -> ColumnElement[Any]:
+        order = column.desc() if descending else column.asc()
+        if column.nullable and self._connection.dialect.name == "postgresql":  # there null is last unless it is told
+            return order.nulls_last() if descending else order.nulls_first()
+        return order
 
     def _write(self, kind: type[Any], rows: Sequence[Row], statement: Executable, records: list[dict[str, Any]]) -> int:
         try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, ColumnElement, Connection, DateTime, Engine, create_engine, event, func
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from pyarctic.errors import ArcticError, ConfigError, Damaged, Unavailable
@@ -28,7 +28,42 @@ _DAMAGED: Mapping[int, str] = {
 }
 
 
-def file_of(url: URL) -> Path:
+class SqliteDatabase:
+    """A file. Its users are on one host."""
+
+    def __init__(self, url: URL, wait_seconds: float) -> None:
+        file = _file_of(url)
+        self.name = str(file)
+        self._file = file
+        options = {"timeout": wait_seconds}
+        self.writer = create_engine(url, pool_size=1, max_overflow=0, connect_args=options)
+        _prepare(self.writer, "BEGIN IMMEDIATE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL")
+        # As many readers as there are threads, beside the writer.
+        self.reader = create_engine(url, pool_size=5, max_overflow=-1, connect_args=options)
+        _prepare(self.reader, "BEGIN", "PRAGMA query_only=ON")
+
+    @property
+    def now(self) -> ColumnElement[Any]:
+        return func.strftime("%Y-%m-%d %H:%M:%f000", "now", type_=DateTime())
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise errors of SQLite as ours, but for those of guards."""
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            if isinstance(error.orig, sqlite3.Error) and (told := _explain(error.orig, self._file)):
+                raise told from error
+            raise
+
+    def hold_alone(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002  # of the port
+        """The writer is alone from the beginning of its transaction."""
+        return nullcontext()
+
+
+def _file_of(url: URL) -> Path:
     """The file of a database; raises ConfigError if it cannot be one."""
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise ConfigError(f"{url} names no file", hint="Write sqlite:///folder/service.db.")
@@ -41,21 +76,6 @@ def file_of(url: URL) -> Path:
     return file
 
 
-def writer(url: URL, wait_seconds: float) -> Engine:
-    """The engine of transactions that write. They wait for those of other processes when they begin, not in the middle, and
-    have reached the disk when they end."""
-    engine = create_engine(url, pool_size=1, max_overflow=0, connect_args={"timeout": wait_seconds})
-    _prepare(engine, "BEGIN IMMEDIATE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL")
-    return engine
-
-
-def reader(url: URL, wait_seconds: float) -> Engine:
-    """The engine of transactions that read: as many as there are threads, beside the writer."""
-    engine = create_engine(url, pool_size=5, max_overflow=-1, connect_args={"timeout": wait_seconds})
-    _prepare(engine, "BEGIN", "PRAGMA query_only=ON")
-    return engine
-
-
 def _prepare(engine: Engine, begin: str, *first: str) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:
@@ -66,19 +86,6 @@ def _prepare(engine: Engine, begin: str, *first: str) -> None:
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
-
-
-@contextmanager
-def explained(file: Path) -> Iterator[None]:
-    """Raise errors of SQLite as ours. Those of guards are left to the caller, who knows which rows they are about."""
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except DBAPIError as error:
-        if isinstance(error.orig, sqlite3.Error) and (told := _explain(error.orig, file)):
-            raise told from error
-        raise
 
 
 def _explain(error: sqlite3.Error, file: Path) -> ArcticError | None:

@@ -41,7 +41,7 @@ from pyarctic.ams.store.port import KEYS
 
 METADATA = MetaData()
 
-# Text: MySQL has no keys of unlimited text; there these columns need a length, and a hash in place of a claim's key.
+# What queries need. The revisions tell how each kind of database stores it.
 _TYPES: Mapping[type, type[TypeEngine[Any]]] = {
     int: BigInteger,
     float: Double,
@@ -62,12 +62,14 @@ def _table(name: str, kind: type[Any], *indexes: Index) -> Table:
 
 
 TABLES: Mapping[type[Any], Table] = {
-    TableRow: _table("tables", TableRow),
+    TableRow: _table("tables", TableRow, Index("tables_to_look_at", "next_look_at")),
     ProcessRow: _table(
         "processes",
         ProcessRow,
         Index("processes_of_table", "table_uuid", "state"),
         Index("processes_in_state", "state"),
+        Index("processes_to_clean", "clean_at"),
+        Index("processes_ended", "ended_at"),
     ),
     TaskRow: _table(
         "tasks",
@@ -97,10 +99,21 @@ TABLES: Mapping[type[Any], Table] = {
 
 _commits = TABLES[CommitRow].c
 _IS_OPEN = _commits.state == "open"
-# MySQL has no partial indexes: there it takes a generated column that is the table for open commits, and else null.
+# MariaDB has no partial indexes: there it is of a generated column, which is the table for open commits, and else null.
 ONE_OPEN_COMMIT = "one_open_commit"
 Index(ONE_OPEN_COMMIT, _commits.table_uuid, unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN)
 
 LAST_EVENT = Table("last_event", METADATA, Column("number", BigInteger, nullable=False))
 """One row: the number of the last event. It is never given again, also when events are removed, and whoever increases it
 keeps others from it until the end of the transaction: numbers appear in their order."""
+
+LEASE = Table(
+    "lease",
+    METADATA,
+    Column("number", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("expires_at", DateTime, nullable=False),
+)
+"""One row: who leads the services of this database (`Lease`). Whoever writes anything locks it first, so that transactions
+follow one another, also those of several processes."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
+
+from pyarctic.ams.store.sql.migrations.portable import create_index, create_table, is_mariadb
 
 revision = "0001"
 down_revision = None
 
-_TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
-    "text": sa.Text,
-    "int": sa.BigInteger,
-    "float": sa.Double,
-    "bool": sa.Boolean,
-    "time": sa.DateTime,
-    "bytes": sa.LargeBinary,
-}
 # A question mark: the column may be null. An asterisk: it belongs to the key.
 _TABLES = {
     "tables": (
@@ -107,6 +98,7 @@ _TABLES = {
         "record text",
         "position int",
         "changed_at time",
+        "open_table_uuid text? mariadb CASE WHEN state = 'open' THEN table_uuid END",
     ),
     "optimizers": (
         "id text*",
@@ -164,20 +156,21 @@ _INDEXES = (
 )
 
 
+_KEYED = {("claims", "key")}
+"""Texts of any length in a key. MariaDB has none: there a hash stands for them."""
+
+
 def upgrade() -> None:
     """From an empty database."""
+    indexed = {(table, field) for _, table, fields in _INDEXES for field in fields}
     for table, columns in _TABLES.items():
-        op.create_table(table, *map(_column, columns))
+        create_table(table, columns, indexed=indexed, hashed=_KEYED)
     for name, table, fields in _INDEXES:
-        op.create_index(name, table, fields)
-    is_open = sa.text("state = 'open'")
-    op.create_index(
-        "one_open_commit", "commits", ["table_uuid"], unique=True, sqlite_where=is_open, postgresql_where=is_open
-    )
-    op.execute("INSERT INTO last_event VALUES (0)")
-
-
-def _column(text: str) -> sa.Column[Any]:
-    name, kind = text.split()
-    key, null = "*" in kind, "?" in kind
-    return sa.Column(name, _TYPES[kind.rstrip("*?")](), primary_key=key, nullable=null, autoincrement=False)
+        create_index(name, table, fields)
+    if is_mariadb():
+        create_index("one_open_commit", "commits", ["open_table_uuid"], unique=True)
+    else:
+        is_open = sa.text("state = 'open'")
+        options = {"sqlite_where": is_open, "postgresql_where": is_open}
+        create_index("one_open_commit", "commits", ["table_uuid"], unique=True, **options)
+    op.execute("INSERT INTO last_event SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last_event)")
