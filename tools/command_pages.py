@@ -23,6 +23,7 @@ _TESTS = {
     "arctic serve": "not run: it runs until it is stopped",
     "arctic dev": "not run: it runs until it is stopped",
     "arctic process": NEEDS_SERVICE,
+    "arctic db": NEEDS_SERVICE,
     "arctic task": NEEDS_SERVICE,
     "arctic optimizer": NEEDS_SERVICE,
     "arctic events": NEEDS_SERVICE,

@@ -35,7 +35,7 @@ _PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)",
 
 CONFIGURATION_KEYS: Mapping[str, str] = {
     "catalogs": "catalogs by name; a name contains no dots and no spaces",
-    "service.database.url": "the database of the service; by default `arctic.db` in the state folder",
+    "service.database.url": "`sqlite:///FILE`, `postgresql://…` or `mariadb://…`; default: `arctic.db` in the state folder",
     "service.tables.include": "globs of the full names of tables that are watched",
     "service.tables.exclude": "globs of those that are not",
     "service.refresh-tables.interval": "how often a table is looked at, at first",
@@ -57,6 +57,8 @@ CONFIGURATION_KEYS: Mapping[str, str] = {
     "http.host": "the address that the service listens on",
     "http.port": "its port",
     "http.auth": "`token`: every request needs one; `none`: on loopback only",
+    "http.token": "the token of the administrator, of 16 characters or more; by default the service makes one",
+    "http.advertised-url": "where others reach this service, if not at host and port",
 }
 """What each key of arctic.yaml is for."""
 

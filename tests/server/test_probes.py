@@ -10,7 +10,13 @@ from tests.server.requests import Api
 
 def test_probes_need_no_token(api: Api, ams: Ams, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.http.get("/healthz").json() == {"status": "up"}
-    assert api.http.get("/readyz").json() == {"ready": False, "problems": ["the loops have not been started"], "crews": []}
+    assert api.http.get("/readyz").json() == {
+        "ready": False,
+        "role": "leader",
+        "leader": None,
+        "problems": ["the loops have not been started"],
+        "crews": [],
+    }
     ams.start()
     try:
         answer = api.http.get("/readyz")

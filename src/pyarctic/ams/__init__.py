@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyarctic.ams.core import Bell, Bells, Catalogs, ConfiguredCatalogs
     from pyarctic.ams.crews import Crew
     from pyarctic.ams.handing import HandedTask, Registration, find_task
+    from pyarctic.ams.leading import Leadership
     from pyarctic.ams.looks import ReportedCommit
     from pyarctic.ams.machine import InvalidTransition
     from pyarctic.ams.rows import CommitRow, EventRow, OptimizerRow, ProcessRow, Row, TableRow, TaskRow, UnitRow
@@ -46,6 +47,7 @@ __all__ = [
     "EventRow",
     "HandedTask",
     "InvalidTransition",
+    "Leadership",
     "OptimizerRow",
     "OptimizerState",
     "ProcessRow",
@@ -68,6 +70,7 @@ __getattr__ = lazy_exports(
         "core": ("Bell", "Bells", "Catalogs", "ConfiguredCatalogs"),
         "crews": ("Crew",),
         "handing": ("HandedTask", "Registration", "find_task"),
+        "leading": ("Leadership",),
         "looks": ("ReportedCommit",),
         "machine": ("InvalidTransition",),
         "rows": ("CommitRow", "EventRow", "OptimizerRow", "ProcessRow", "Row", "TableRow", "TaskRow", "UnitRow"),

@@ -20,7 +20,7 @@ from pyarctic.ams.processes import move_table, pause_table
 from pyarctic.ams.rows import ProcessRow, TableRow
 from pyarctic.ams.settings import ServiceSettings
 from pyarctic.ams.states import TableState
-from pyarctic.ams.store import Store
+from pyarctic.ams.store import GuardedStore, Store
 from pyarctic.ams.times import WatchedClock
 from pyarctic.clock import Clock, SystemClock
 from pyarctic.errors import NotFound
@@ -30,6 +30,8 @@ _log = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 """How often the loops look for something to do that nobody has rung for."""
 _CLEAN_THREADS = 2
+_NOBODY = -1
+"""The number of no lease."""
 _CLEAN_SECONDS = 30.0
 _FORGET_SECONDS = 3600.0
 _STOP_SECONDS = 30.0
@@ -103,23 +105,41 @@ class Ams:
         catalogs: Catalogs | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._store = store
         self.core = Core(
             store=store,
             catalogs=catalogs or ConfiguredCatalogs(),
             settings=settings or ServiceSettings(),
             clock=WatchedClock(clock or SystemClock()),
         )
+        self.loops: list[Loop] = []
+        self.crews: list[Crew] = []
+        self._stop_listening: list[Callable[[], None]] = []
+        self._make_parts()
+
+    def _guard(self, lease: int | None) -> None:
+        """New parts, which write under this lease. Work of earlier ones that hangs somewhere keeps theirs."""
+        store = self._store if lease is None else GuardedStore(self._store, lease)
+        self.core = replace(self.core, store=store)
+        self._make_parts()
+
+    def _make_parts(self) -> None:
         plans = Plans()
         self.looks = Looks(self.core, plans)
         self.optimizers = Optimizers(self.core, plans)
         self.commits = Commits(self.core, plans)
         self.keeper = Keeper(self.core)
         self.cleaning = Cleaning(self.core, plans)
-        self.loops: list[Loop] = []
-        self.crews: list[Crew] = []
 
-    def start(self) -> None:
-        """Start all loops."""
+    def stand_by(self) -> None:
+        """Only read, until it is started: another service leads."""
+        self._guard(_NOBODY)
+
+    def start(self, lease: int | None = None) -> None:
+        """Start all loops; after `stop` also again. What others have done to the database since then is found there, and all
+        deadlines have their full time. `lease`: its number, if there may be several services."""
+        self.core.clock.restart()
+        self._guard(lease)
         settings = self.core.settings
         discovery = Crew("discover", None, self.looks.discover_in)
         looks = Crew("looks", settings.refresh_threads, self.looks.look)
@@ -140,7 +160,7 @@ class Ams:
         loop = Loop(name, work, seconds)
         self.loops.append(loop)
         if bell is not None:
-            self.core.bells.listen(bell, loop.wake)
+            self._stop_listening.append(self.core.bells.listen(bell, loop.wake))
 
     def _commits_due(self) -> list[Job]:
         due = self.commits.due()
@@ -157,6 +177,9 @@ class Ams:
         for part in parts:
             if not part.join(max(0.0, deadline - time.monotonic())):
                 _log.warning("end_not_awaited", part=part.name)
+        for stop_listening in self._stop_listening:
+            stop_listening()
+        self.loops, self.crews, self._stop_listening = [], [], []
 
     # ---- what people ask for --------------------------------------------------------------------------------------------
 

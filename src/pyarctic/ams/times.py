@@ -30,6 +30,11 @@ class WatchedClock:
         """When the service started, took over, or found that its clock had been set."""
         self._offset = self.since.timestamp() - clock.monotonic()
 
+    def restart(self) -> None:
+        """The service starts, or takes over."""
+        with self._lock:
+            self.since = self._clock.now()
+
     def now(self) -> datetime:
         """The time of day."""
         with self._lock:

@@ -15,7 +15,7 @@ import httpx2
 
 from pyarctic import errors
 from pyarctic.config import mask_text, state_dir
-from pyarctic.errors import ArcticError, ConfigError, Unavailable
+from pyarctic.errors import ArcticError, ConfigError, NotLeading, Unavailable
 
 PREFIX = "/api/v1"
 DEFAULT_URL = "http://127.0.0.1:1630"
@@ -73,10 +73,13 @@ def _local_token() -> str | None:
 
 
 class Transport:
-    """Sends requests. A URL that cannot be reached is followed by the next one; the one that answered comes first then."""
+    """Sends requests. A URL that cannot be reached, or of a service that does not lead, is followed by the next one; the one
+    that answered comes first then."""
 
     def __init__(self, address: Address) -> None:
         self._urls = address.urls
+        self._leader: str | None = None
+        """Where a service that does not lead has sent us."""
         headers = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
         # No proxy stands between this machine and itself.
         direct = {f"all://{'[::1]' if host == '::1' else host}": None for host in _LOOPBACK}
@@ -103,17 +106,32 @@ class Transport:
         """The answer to a request; None if it has no content. Errors of the service are raised as exceptions."""
         timeout = httpx2.Timeout(seconds, connect=_CONNECT_SECONDS)
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
-        for url in self._urls:
+        standby: NotLeading | None = None
+        for url in self._candidates():
             try:
                 with self._reaching(url):
                     answer = self._http.request(
                         method, f"{url}{PREFIX}{path}", params=parameters, json=body, headers=headers, timeout=timeout
                     )
+                content = _content_of(answer)
             except _NotConnected:
                 continue
+            except NotLeading as error:  # nothing was done
+                standby = error
+                self._leader = str(error.facts.get("leader") or "") or None
+                continue
             self._prefer(url)
-            return _content_of(answer)
-        raise self._unreachable()
+            return content
+        raise standby or self._unreachable()
+
+    def _candidates(self) -> Iterator[str]:
+        """The URLs to try in turn; last the one that a service of them has named as that of the leader."""
+        tried = set()
+        for url in self._urls:
+            tried.add(url)
+            yield url
+        if self._leader is not None and self._leader not in tried:
+            yield self._leader
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, Any], silence_seconds: float) -> Iterator[Iterator[str]]:

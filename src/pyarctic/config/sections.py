@@ -126,3 +126,7 @@ class HttpSection(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 1630
     auth: Literal["token", "none"] = "token"
+    token: str | None = None
+    """Of the administrator, in place of the one that the service makes: several services need the same."""
+    advertised_url: str | None = None
+    """Where others reach this service, if not at host and port."""

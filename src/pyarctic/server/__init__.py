@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyarctic.server.auth import Tokens
     from pyarctic.server.openapi import openapi_text
     from pyarctic.server.running import HttpServer
-    from pyarctic.server.starting import RunningService, serve
+    from pyarctic.server.starting import RunningService, database_url, serve
 
-__all__ = ["HttpServer", "RunningService", "Tokens", "create_app", "openapi_text", "serve"]
+__all__ = ["HttpServer", "RunningService", "Tokens", "create_app", "database_url", "openapi_text", "serve"]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -28,6 +28,6 @@ __getattr__ = lazy_exports(
         "auth": ("Tokens",),
         "openapi": ("openapi_text",),
         "running": ("HttpServer",),
-        "starting": ("RunningService", "serve"),
+        "starting": ("RunningService", "database_url", "serve"),
     },
 )

@@ -8,9 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
-from pyarctic.ams import Ams
+from pyarctic.ams import Ams, Leadership
 from pyarctic.server import attempts, events, optimizers, probes, processes, tables
 from pyarctic.server.auth import TokenGate, Tokens, check_token
+from pyarctic.server.leader_gate import LeaderGate
 from pyarctic.server.openapi import describe
 from pyarctic.server.problems import answer_errors, check_text, problems
 from pyarctic.server.service import PREFIX, evaluation_places, opening_places
@@ -19,8 +20,9 @@ from pyarctic.server.waits import Waits
 _ALWAYS = problems(401, 422)
 
 
-def create_app(ams: Ams, tokens: Tokens) -> FastAPI:
-    """The HTTP interface of a service. It can also serve one whose loops are not started."""
+def create_app(ams: Ams, tokens: Tokens, leadership: Leadership | None = None) -> FastAPI:
+    """The HTTP interface of a service. It can also serve one whose loops are not started. `leadership`: of several services;
+    one that does not lead answers reads only."""
     app = FastAPI(
         title="PyArctic",
         # The pages of FastAPI load scripts from elsewhere.
@@ -29,7 +31,7 @@ def create_app(ams: Ams, tokens: Tokens) -> FastAPI:
         openapi_url=None,
         generate_unique_id_function=_operation_id,
     )
-    app.state.ams, app.state.tokens = ams, tokens
+    app.state.ams, app.state.tokens, app.state.leadership = ams, tokens, leadership
     app.state.waits = Waits(ams.core.bells)
     app.state.evaluations, app.state.openings = evaluation_places(), opening_places()
     api = APIRouter(prefix=PREFIX, dependencies=[Depends(check_token), Depends(check_text)], responses=_ALWAYS)
@@ -46,6 +48,8 @@ def create_app(ams: Ams, tokens: Tokens) -> FastAPI:
     app.include_router(probes.router)
     app.include_router(api)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    if leadership is not None:
+        app.add_middleware(LeaderGate, leadership=leadership, prefix=PREFIX)
     app.add_middleware(TokenGate, tokens=tokens, prefix=PREFIX)
     answer_errors(app)
     return app

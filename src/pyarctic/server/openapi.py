@@ -22,7 +22,8 @@ The management service of PyArctic. All requests but the probes need a token: `A
 An *optimizer* executes tasks. It registers, tells every few seconds that it is there, polls for tasks, and for each one
 acknowledges the attempt, gets access to the storage, works, and reports the result or a failure. All its reports may be
 sent again. 409 `stale-attempt` means that the attempt does not count any more: stop it, and remove its files unless its
-result was reported. 410 `unknown-optimizer` means: stop everything, and register again.
+result was reported. 410 `unknown-optimizer` means: stop everything, and register again. 421 `not-leading` means: of several
+services another one leads; send the request there (`facts.leader`).
 
 Ignore fields that you do not know. What a task asks for, and how files are named, is described with the task protocol.
 """

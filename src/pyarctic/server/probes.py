@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter, Response
 
 from pyarctic.ams import Crew, EventRow
 from pyarctic.ams.store import Query
 from pyarctic.logs import get_logger
 from pyarctic.server.documents import Document
-from pyarctic.server.service import Service
+from pyarctic.server.service import Lead, Service
 
 router = APIRouter(tags=["probes"])
 _log = get_logger(__name__)
@@ -34,6 +36,10 @@ class Readiness(Document):
     """Whether the service does its work."""
 
     ready: bool
+    role: Literal["leader", "standby"]
+    """A service that stands by answers reads, and takes over when the leader is silent."""
+    leader: str | None
+    """Where the leader is; null: none is for the moment."""
     problems: list[str]
     """What does not work: the database, loops that are silent, or crews without a thread that is free."""
     crews: list[CrewState]
@@ -47,11 +53,12 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
-def readyz(service: Service, response: Response) -> Readiness:
+def readyz(service: Service, leadership: Lead, response: Response) -> Readiness:
     """Tell whether the database answers, all loops turn, and work can begin; and for how long work goes on."""
+    leads = leadership is None or leadership.is_leading
     problems = [f"the loop {loop.name} is silent" for loop in service.loops if loop.overdue_seconds > _MAX_OVERDUE_SECONDS]
     problems += [f"the crew {crew.name} is stuck" for crew in service.crews if crew.blocked_seconds > _MAX_BLOCKED_SECONDS]
-    if not service.loops:
+    if leads and not service.loops:
         problems.append("the loops have not been started")
     try:
         with service.core.store.read() as view:
@@ -60,7 +67,13 @@ def readyz(service: Service, response: Response) -> Readiness:
         _log.warning("store_not_read", reason=f"{type(error).__name__}: {error}")
         problems.append("the database does not answer")
     response.status_code = 503 if problems else 200
-    return Readiness(ready=not problems, problems=problems, crews=[_state_of(crew) for crew in service.crews])
+    return Readiness(
+        ready=not problems,
+        role="leader" if leads else "standby",
+        leader=None if leadership is None else leadership.leader_url or None,
+        problems=problems,
+        crews=[_state_of(crew) for crew in service.crews],
+    )
 
 
 def _state_of(crew: Crew) -> CrewState:

@@ -37,6 +37,7 @@ STATUS: Mapping[str, int] = MappingProxyType(
         "stale-attempt": 409,
         "unknown-optimizer": 410,
         "too-large": 413,
+        "not-leading": 421,
         "invalid-request": 422,
         "protocol": 422,
         "unsupported": 422,

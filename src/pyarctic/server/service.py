@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from pyarctic.ams import Ams
+from pyarctic.ams import Ams, Leadership
 from pyarctic.errors import Unavailable
 from pyarctic.server.waits import Waits
 
@@ -60,6 +60,10 @@ async def _service(request: Request) -> Ams:
     return cast("Ams", request.app.state.ams)
 
 
+async def _leadership(request: Request) -> Leadership | None:
+    return cast("Leadership | None", request.app.state.leadership)
+
+
 async def _waits(request: Request) -> Waits:
     return cast("Waits", request.app.state.waits)
 
@@ -73,6 +77,7 @@ async def _openings(request: Request) -> CatalogPlaces:
 
 
 Service = Annotated[Ams, Depends(_service)]
+Lead = Annotated[Leadership | None, Depends(_leadership)]
 RequestWaits = Annotated[Waits, Depends(_waits)]
 Evaluations = Annotated[CatalogPlaces, Depends(_evaluations)]
 Openings = Annotated[CatalogPlaces, Depends(_openings)]

@@ -96,11 +96,12 @@ def test_the_service_ends(start: Start, monkeypatch: pytest.MonkeyPatch) -> None
     catalogs = HangingCatalogs(TABLES)
     ams = start(catalogs)
     wait_until(lambda: bool(catalogs.asked(HANGING)))
+    crews = list(ams.crews)
     stopping = threading.Thread(target=ams.stop, daemon=True)
     stopping.start()
     stopping.join(PATIENCE_SECONDS / 2)
     assert not stopping.is_alive()
-    assert any(crew.running for crew in ams.crews)
+    assert any(crew.running for crew in crews)
 
 
 # ---- catalogs that fail ---------------------------------------------------------------------------------------------------
