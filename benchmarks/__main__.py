@@ -21,6 +21,7 @@ from benchmarks.figures import Figure, console
 from benchmarks.keyed import keyed_tables
 from benchmarks.measuring import format_both, run_in_turns, run_work
 from benchmarks.object_storage import object_storage
+from benchmarks.service import service
 from benchmarks.small_jobs import small_jobs
 from benchmarks.sorting import sorting
 from benchmarks.streams import streams
@@ -49,6 +50,7 @@ def main() -> int:
             "pipeline",
             "optimize",
             "storage",
+            "service",
         ],
         help="run one part only",
     )
@@ -72,6 +74,7 @@ def main() -> int:
         "written-files": written_files,
         "small-jobs": small_jobs,
         "streams": streams,
+        "service": service,
     }
     parts["merging"] = partial(merging.merging, cases=options.case)
     parts["pipeline"] = partial(pipeline.pipeline, cases=options.case)
