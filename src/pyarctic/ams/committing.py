@@ -34,7 +34,11 @@ _AT_ONCE = CommitPolicy(interval=timedelta(0), batch=None)
 """The service decides when a table is committed to: then everything that is finished is."""
 _LONGEST_WAIT = timedelta(minutes=1)
 """Committers never wait for longer."""
-_ACTIVE = (ProcessState.RUNNING, ProcessState.CANCELLING)
+_CANCELLING = ProcessState.CANCELLING
+_ACTIVE = (ProcessState.RUNNING, _CANCELLING)
+_TELLING = (*WITH_RESULT, *(ENDED_TASKS - {TaskState.COMMITTED}))
+"""States of tasks after which there may be something to commit, to give up or to end. After a commit it is done at once."""
+_FULL_LOOK_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,15 +66,27 @@ class Commits:
         """The states of tasks in which nothing of a process could be committed: it waits for more results."""
         self._failures: Counter[str] = Counter()
         """How often in a row the commits of a process have failed."""
+        self._next_full_look: float | None = None
 
     def due(self) -> list[str]:
         """The tables with something to commit, or to end."""
-        now = self._core.clock.now()
+        now, everything = self._core.clock.now(), self._looks_at_everything()
         with self._core.store.read() as view:
             processes = view.find(ProcessRow, state=_ACTIVE)
-            tables = {process.table_uuid for process in processes}
+            told = {row.process_id for row in view.find(CommitRow, state=CommitState.OPEN)}
+            told |= {row.process_id for row in view.find(TaskRow, state=_TELLING, process_id=[row.id for row in processes])}
+            wanted = [row for row in processes if everything or row.id in told or not row.tasks or row.state is _CANCELLING]
+            tables = {process.table_uuid for process in wanted}
             works = [work for uuid in sorted(tables) if (work := _work_of(view, uuid)) is not None]
         return [work.table.uuid for work in works if any(self._is_due(work, process, now) for process in work.processes)]
+
+    def _looks_at_everything(self) -> bool:
+        """Whether to look also at processes that no task tells of: somebody may have been killed before their end."""
+        seconds = self._core.clock.monotonic()
+        if self._next_full_look is not None and seconds < self._next_full_look:
+            return False
+        self._next_full_look = seconds + _FULL_LOOK_SECONDS
+        return True
 
     def _may_try(self, process_id: str, now: datetime) -> bool:
         not_before = self._not_before.get(process_id)

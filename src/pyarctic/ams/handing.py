@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import re
 import secrets
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyarctic.ams.core import Core
 from pyarctic.ams.processes import move_optimizer
 from pyarctic.ams.rows import OptimizerRow, PlanRow, ProcessRow, ResultRow, TableRow, TaskRow
 from pyarctic.ams.states import OPTIMIZERS, OptimizerState, TaskState
-from pyarctic.ams.store import Transaction
+from pyarctic.ams.store import Query, Transaction
 from pyarctic.ams.tasks import Acknowledge, Complete, Fail, GiveBack, HandOut, Progress, TaskEvent, check_attempt, step_task
 from pyarctic.errors import NotFound, ProtocolError, Unauthorized, UnknownOptimizer, UsageError
 from pyarctic.logs import get_logger
@@ -200,28 +201,37 @@ class Optimizers:
         """The next tasks for an optimizer, in the order in which they were queued. They have to be acknowledged soon."""
         now = self._core.clock.now()
         with self._core.store.read() as view:
-            if not view.find(TaskRow, state=TaskState.PENDING, group=_working(view, optimizer_id).group):
+            group = _working(view, optimizer_id).group
+            if not view.find(TaskRow, Query(limit=1), state=TaskState.PENDING, group=group):
                 return []  # most polls: no writer is kept waiting
         handed: list[HandedTask] = []
         with self._core.store.begin() as transaction:
             optimizer = _working(transaction, optimizer_id)
             if optimizer.state is not OptimizerState.ACTIVE:
                 return []
-            waiting = transaction.find(TaskRow, state=TaskState.PENDING, group=optimizer.group)
-            for task in sorted(waiting, key=lambda task: (task.queued_at or now, task.process_id, task.number)):
-                if len(handed) == slots:
-                    break
-                try:
-                    plan = self._plans.get(transaction, task.process_id)
-                except ProtocolError as error:  # of a newer release, whose service runs again some day: others go on
-                    _log.warning("plan_not_read", process_id=task.process_id, reason=str(error))
-                    continue
+            for task, plan in itertools.islice(self._waiting(transaction, optimizer.group, slots), slots):
                 step = step_task(task, HandOut(optimizer_id=optimizer_id), now, _table_of(transaction, task))
                 transaction.update(step.row)
                 transaction.record(step.transitions)
                 handed.append(HandedTask(row=step.row, plan=plan))
             transaction.update(replace(optimizer, heard_at=now))
         return handed
+
+    def _waiting(self, view: Transaction, group: str, some: int) -> Iterator[tuple[TaskRow, CommitPlan]]:
+        """The tasks of a group that wait, in the order in which they were queued. `some`: how many are probably needed."""
+        limit = some
+        while True:
+            waiting = view.find(TaskRow, Query(order="queued_at", limit=limit), state=TaskState.PENDING, group=group)
+            plans: list[tuple[TaskRow, CommitPlan]] = []
+            for task in waiting:
+                try:
+                    plans.append((task, self._plans.get(view, task.process_id)))
+                except ProtocolError as error:  # of a newer release, whose service runs again some day: others go on
+                    _log.warning("plan_not_read", process_id=task.process_id, reason=str(error))
+            if len(plans) >= some or len(waiting) < limit:
+                yield from plans
+                return
+            limit *= 4
 
     def acknowledge(self, key: str, attempt: int) -> None:
         """An optimizer has got a task."""

@@ -29,6 +29,7 @@ from pyarctic.logs import get_logger
 _log = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 """How often the loops look for something to do that nobody has rung for."""
+_LEAST_PAUSE = 0.1
 _CLEAN_THREADS = 2
 _NOBODY = -1
 """The number of no lease."""
@@ -39,8 +40,9 @@ _STOP_SECONDS = 30.0
 
 
 class Loop:
-    """Something that is done again and again in a thread: when its bell rings, and after some time anyway. An error is
-    logged, and it goes on."""
+    """Something that is done again and again in a thread: when its bell rings, and after some time anyway. Between two turns
+    there is a pause as long as a turn, so that many rings do not take the time of others. An error is logged, and it goes
+    on."""
 
     def __init__(self, name: str, work: Callable[[], None], seconds: float) -> None:
         self.name = name
@@ -50,7 +52,7 @@ class Loop:
         self._work = work
         self._seconds = seconds
         self._wake = threading.Event()
-        self._is_stopped = False
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"arctic-{name}", daemon=True)
 
     @property
@@ -68,7 +70,7 @@ class Loop:
 
     def stop(self) -> None:
         """End after the turn that is going on."""
-        self._is_stopped = True
+        self._stopped.set()
         self._wake.set()
 
     def join(self, seconds: float) -> bool:
@@ -77,8 +79,9 @@ class Loop:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._is_stopped:
+        while not self._stopped.is_set():
             self._wake.clear()
+            began = time.monotonic()
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001  # a loop never ends because of one turn
@@ -86,6 +89,7 @@ class Loop:
                 self.last_error = f"{type(error).__name__}: {error}"
                 _log.error("loop_failed", loop=self.name, reason=self.last_error, error=error)
             self.last_turn = time.monotonic()
+            self._stopped.wait(min(max(self.last_turn - began, _LEAST_PAUSE), _LOOK_SECONDS))
             self._wake.wait(self._seconds)
 
 

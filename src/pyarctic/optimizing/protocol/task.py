@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 import polars as pl
@@ -54,7 +55,7 @@ class Task:
     """The number of files that the task writes: at least, probably, and at most. None: it follows from the expected size."""
     reasons: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def data(self) -> pl.DataFrame:
         """The data files."""
         return self.files.filter(IS_DATA)
