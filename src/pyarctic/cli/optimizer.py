@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +34,9 @@ from pyarctic.cli.view.facts import facts_section
 from pyarctic.cli.view.output import Frame, Section, emit, emit_details
 from pyarctic.errors import UsageError
 from pyarctic.units import parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from pyarctic.optimizing.execute import Engine
 
 group = new_command_group(
     "Run optimizers, and look at those of the service.\n\n\b\nExamples:\n  arctic optimizer run\n  arctic optimizer ls"
@@ -66,6 +69,12 @@ def run(  # long: option declarations
         str, typer.Option("--heart-beat", metavar="DURATION", help="How often it tells that it is there.")
     ] = "10s",
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="What executes tasks: local, spark …")] = "local",
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Of Spark: spark://host:7077, yarn, k8s://…, sc://host.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+    ] = None,
     token_file: TokenFileOption = None,
     log_format: LogFormatOption = LogStyle.AUTO,
     log_level: LogLevelOption = "info",
@@ -76,13 +85,16 @@ def run(  # long: option declarations
     Examples:
       arctic optimizer run
       arctic optimizer run --url http://10.0.0.5:1630 --parallelism 4 --memory 4GB
+      arctic optimizer run --engine spark --master spark://10.0.0.9:7077
+
+    With Spark it is one application, which executes tasks in executors: as many as these have room for, unless
+    --parallelism says how many.
 
     At the first signal it finishes its tasks and takes no more; at the second it stops them, and others get them.
     """
     from pyarctic.client import Address, OptimizerClient
     from pyarctic.logs import write_logs
     from pyarctic.optimizer import Optimizer
-    from pyarctic.optimizing.execute import open_engine
 
     workers = parallelism or _number(_variable("parallelism"), "EXECUTOR_PARALLELISM")
     size = memory or _variable("memory")
@@ -90,7 +102,7 @@ def run(  # long: option declarations
     service = OptimizerClient(Address.find(url or _variable("url"), read_token(token_file)))
     optimizer = Optimizer(
         service,
-        open_engine(engine, workers or os.cpu_count() or 1),
+        _open_engine(engine, workers, master, conf or ()),
         group=group_name or _variable("group") or "default",
         memory_bytes=None if size is None else _memory_bytes(size),
         heartbeat_seconds=_heartbeat_seconds(heart_beat),
@@ -106,6 +118,21 @@ def run(  # long: option declarations
 
     with at_signals(end):
         optimizer.run()
+
+
+def _open_engine(name: str, workers: int | None, master: str | None, conf: Sequence[str]) -> Engine:
+    if name != "spark":
+        from pyarctic.optimizing.execute import open_engine
+
+        if master is not None or conf:
+            raise UsageError("--master and --conf are for Spark", hint="Add --engine spark.")
+        return open_engine(name, workers or os.cpu_count() or 1)
+    from pyarctic.spark import open_spark_engine
+
+    settings = dict(each.partition("=")[::2] for each in conf)
+    if any("=" not in each for each in conf):
+        raise UsageError("--conf needs a key and a value", hint="Write --conf spark.executor.memory=2g.")
+    return open_spark_engine(workers, master, settings)
 
 
 def _variable(option: str) -> str | None:

@@ -24,7 +24,7 @@ from pyarctic.errors import import_extra
 if TYPE_CHECKING:
     from pyarctic.spark.creating import create_table
     from pyarctic.spark.debezium import from_debezium
-    from pyarctic.spark.engine import SparkEngine
+    from pyarctic.spark.engine import SparkEngine, open_spark_engine
     from pyarctic.spark.java import find_java
     from pyarctic.spark.reading import read, view
     from pyarctic.spark.registering import register
@@ -37,6 +37,7 @@ __all__ = [
     "create_table",
     "find_java",
     "from_debezium",
+    "open_spark_engine",
     "read",
     "register",
     "session",
@@ -53,7 +54,7 @@ _load_export = lazy_exports(
     {
         "creating": ("create_table",),
         "debezium": ("from_debezium",),
-        "engine": ("SparkEngine",),
+        "engine": ("SparkEngine", "open_spark_engine"),
         "java": ("find_java",),
         "reading": ("read", "view"),
         "registering": ("register",),

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from pyarctic.errors import Unavailable
 from pyarctic.iceberg import storage_properties
 from pyarctic.optimizing.execute import AttemptFuture, Storage, cancelled, remove_attempt_files
 from pyarctic.optimizing.protocol import Job, Progress, ProgressListener, Task, TaskFailure, TaskOutcome, TaskResult
-from pyarctic.spark.executors import check_version, prepare_executors, task_slots
+from pyarctic.spark.executors import check_version, prepare_executors, room_for_tasks
 from pyarctic.spark.failures import failure_reason
 from pyarctic.spark.range_shuffle import RangeShuffle
-from pyarctic.spark.sessions import session
+from pyarctic.spark.sessions import session_at
 from pyarctic.spark.shipping import is_remote
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _KILL_SECONDS = 4.0
 """How long a cancelled task may continue: `spark.python.task.killTimeout` and a little more."""
+_MOST_ATTEMPTS = 1000
 _CANCEL_SECONDS = 0.2
 """How often Spark is told to cancel: a job that is about to be submitted cannot be cancelled yet."""
 
@@ -46,16 +47,18 @@ class SparkEngine:
     name = "spark"
 
     def __init__(self, spark: SparkSession, workers: int | None = None) -> None:
+        """`workers`: how many attempts are executed at the same time; None: as many as there is room for in the executors,
+        which may come and go."""
         self._spark = spark
-        self._workers = workers or task_slots(spark)
-        self._pool = ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="arctic-spark")
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(max_workers=workers or _MOST_ATTEMPTS, thread_name_prefix="arctic-spark")
         self._preparing = threading.Lock()
         self._is_prepared = False
 
     @property
     def parallelism(self) -> int:
         """How many attempts are executed at the same time."""
-        return self._workers
+        return min(self._workers or room_for_tasks(self._spark), _MOST_ATTEMPTS)
 
     def prepare(self, tasks: Sequence[Task]) -> None:  # noqa: ARG002  # Spark takes as many executors as it has
         """Make sure that executors can import PyArctic."""
@@ -72,9 +75,12 @@ class SparkEngine:
         return run.future
 
 
-def open_spark_engine(workers: int | None = None) -> SparkEngine:
-    """The engine named `spark`: that of the current session, or of a new one."""
-    return SparkEngine(session(), workers)
+def open_spark_engine(
+    workers: int | None = None, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkEngine:
+    """The engine named `spark`: that of the current session, or of a new one. `master`: such as `spark://host:7077`, or
+    `sc://host` for Spark Connect; `settings`: of Spark."""
+    return SparkEngine(session_at(master, **settings or {}), workers)
 
 
 class _AttemptRun:

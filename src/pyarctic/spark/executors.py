@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_NO_LIMIT = 1 << 31
 _REMOTE_TASK_SLOTS = 8
 _MAX_OPEN_PAYLOADS = 8
 _open_payloads: dict[bytes, Any] = {}
@@ -36,6 +37,18 @@ def prepare_executors(spark: SparkSession) -> None:
 def task_slots(spark: SparkSession) -> int:
     """How many tasks run concurrently, as far as it is known."""
     return _REMOTE_TASK_SLOTS if is_remote(spark) else int(spark.sparkContext.defaultParallelism)
+
+
+def room_for_tasks(spark: SparkSession) -> int:
+    """How many tasks to bring: as many as run concurrently; with dynamic allocation twice as many, up to what its executors
+    may come to, because Spark starts executors only for tasks that wait."""
+    slots = task_slots(spark)
+    conf = spark.conf
+    if str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() != "true":
+        return slots
+    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(_NO_LIMIT)) or _NO_LIMIT)
+    cores = int(conf.get("spark.executor.cores", "1") or 1)
+    return min(2 * slots, max(most * cores, slots))
 
 
 def check_version(driver: str) -> None:

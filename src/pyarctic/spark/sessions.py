@@ -57,6 +57,20 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
         return builder.getOrCreate()
 
 
+def session_at(master: str | None, **conf: Setting) -> SparkSession:
+    """Start a session on a master, or with the server of Spark Connect at a URL that begins with `sc://`; without a master
+    that of `spark.master` or of the submission."""
+    if master is None or not master.startswith("sc://"):
+        settings = conf if master is None else {"spark.master": master, **conf}
+        return session("pyarctic", **settings)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(master)
+    for key, value in conf.items():
+        builder = builder.config(key, _setting_text(value))
+    return builder.getOrCreate()
+
+
 def _silence_loggers() -> None:
     with suppress(ModuleNotFoundError):  # Spark 3.5 has no such loggers
         from pyspark.logger import PySparkLogger
