@@ -45,8 +45,10 @@ stress: $(READY) $(JARS) compiled  ## Race many writers and Iceberg Java on one 
 	$(PYTHON) -m tests.stress --seconds $(or $(SECONDS),120)
 
 .PHONY: chaos
-chaos: $(READY) compiled  ## Kill, stop and disturb service and optimizers while others write (SECONDS=900)
-	$(PYTHON) -m tests.chaos --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED))
+chaos: $(READY) $(JARS) compiled  ## Kill and disturb services, optimizers and databases while others write (SECONDS=900 each)
+	for database in $(or $(DATABASE),sqlite postgresql mariadb); do \
+		$(PYTHON) -m tests.chaos --database $$database --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED)); \
+	done
 
 .PHONY: check
 check: $(READY)  ## Check format, style, types, the borders between rooms, and dependencies

@@ -33,12 +33,15 @@ _CONFIG = """\
 catalogs:
   lake: {{type: sql, uri: 'sqlite:///{folder}/catalog.db', warehouse: '{uri}'}}
 service:
+  database: {{url: '{database}'}}
   refresh-tables: {{interval: 1s, min-interval: 1s, max-interval: 2s, discover-interval: 10s, threads: 2}}
   planning: {{min-plan-interval: 3s}}
   optimizer: {{heart-beat-timeout: 3s, task-ack-timeout: 3s, task-progress-timeout: 60s}}
   retry: {{scan: 1s, interval: 1s, max: 10}}
   commit: {{interval: {commit_interval}, threads: 2}}
+http: {{token: '{token}'}}
 """
+TOKEN = "the token of everybody here"
 HEARTBEAT_TIMEOUT_SECONDS = 3
 
 
@@ -48,11 +51,12 @@ def declare(folder: Path) -> None:
     pyarctic.catalog("lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "warehouse").as_uri())
 
 
-def create(folder: Path, commit_interval: str) -> None:
+def create(folder: Path, commit_interval: str, database: str) -> None:
     """The catalog, its tables, and `arctic.yaml`."""
     (folder / "warehouse").mkdir()
     uri = (folder / "warehouse").as_uri()
-    (folder / "arctic.yaml").write_text(_CONFIG.format(folder=folder, uri=uri, commit_interval=commit_interval))
+    values = {"folder": folder, "uri": uri, "commit_interval": commit_interval, "database": database, "token": TOKEN}
+    (folder / "arctic.yaml").write_text(_CONFIG.format(**values))
     declare(folder)
     pyarctic.catalog("lake").create_namespace("db")
     with warnings.catch_warnings():

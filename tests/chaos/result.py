@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyarctic.ams.store import SqlStore
 
@@ -46,11 +45,11 @@ def counted(words: list[str]) -> dict[str, int]:
 class OpenedStore:
     """The database of the service, for a moment."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def __enter__(self) -> SqlStore:
-        self._store = SqlStore.open(f"sqlite:///{self._file}")
+        self._store = SqlStore.open(self._url)
         return self._store
 
     def __exit__(self, *_: object) -> None:

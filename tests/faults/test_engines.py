@@ -165,7 +165,7 @@ def test_an_engine_that_cannot_be_opened_is_named(
 
 def test_engines_of_our_own_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr("pyarctic.spark.engine.session", lambda: calls.append("session"))
+    monkeypatch.setattr("pyarctic.spark.engine.session_at", lambda *_: calls.append("session"))
     monkeypatch.setattr("pyarctic.spark.engine.SparkEngine", lambda *given: calls.append(given))
     assert isinstance(open_engine("local", 2), LocalEngine)
     open_engine("spark", 2)

@@ -292,7 +292,7 @@ class Committer:
             code = error.code if isinstance(error, ArcticError) else "error"
             self._save(record.refused(self._clock.now(), code, f"it cannot be built: {error}"))
             self._outputs.remove(statistics)
-            if not isinstance(error, ArcticError):
+            if not self._is_stored or not isinstance(error, ArcticError):
                 raise
             return
         self._record_outcome(record, outcome, contents, was_sent=was_sent)

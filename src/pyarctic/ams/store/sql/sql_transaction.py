@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -40,6 +40,12 @@ Explained = Callable[[], AbstractContextManager[None]]
 """A context that turns errors of the database into ours, but for IntegrityError."""
 
 
+_BY_KEY: Mapping[type[Any], Select[Any]] = {
+    kind: select(table).where(*(table.c[name] == bindparam(name) for name in KEYS[kind])) for kind, table in TABLES.items()
+}
+"""Made once: these are most of all statements."""
+
+
 class SqlTransaction:
     """What `begin` and `read` of a `SqlStore` give."""
 
@@ -50,9 +56,7 @@ class SqlTransaction:
         self._broken: Broken | None = None
 
     def get(self, kind: type[R], *key: Any) -> R | None:
-        table = TABLES[kind]
-        same = [table.c[name] == value for name, value in zip(KEYS[kind], key, strict=True)]
-        found = self._fetch(select(table).where(*same))
+        found = self._fetch(_BY_KEY[kind], dict(zip(KEYS[kind], key, strict=True)))
         return form_of(kind).row(found[0]) if found else None
 
     def find(self, kind: type[R], query: Query | None = None, /, **where: Any) -> Sequence[R]:
@@ -132,10 +136,10 @@ class SqlTransaction:
         with self._explained():
             return self._connection.execute(statement, records)
 
-    def _fetch(self, statement: Select[Any]) -> Sequence[Sequence[Any]]:
+    def _fetch(self, statement: Select[Any], parameters: dict[str, Any] | None = None) -> Sequence[Sequence[Any]]:
         self.check()
         with self._explained():
-            return self._connection.execute(statement).all()
+            return self._connection.execute(statement, parameters).all()
 
     def _refuse(self, kind: type[Any], why: str, rows: Sequence[Row]) -> NoReturn:
         self._broken = broken(kind, why, key_of(rows[0]) if len(rows) == 1 else None)
