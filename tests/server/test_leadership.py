@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
 import httpx2
@@ -20,6 +22,7 @@ from pyarctic.errors import NotLeading
 from pyarctic.optimizing.execute.kernel import JobContext, execute
 from pyarctic.optimizing.protocol import Task
 from pyarctic.server import HttpServer, Tokens, create_app
+from pyarctic.server.starting import _instance_id
 from tests.server.requests import TOKEN, Api, expect
 from tests.support import changes
 from tests.support.stores import DATABASES, DatabaseUrls, fresh_database
@@ -178,3 +181,13 @@ def test_optimizers_go_on_with_the_new_leader(start: Callable[[str], _Service], 
     [process] = second.api().get("/processes")["items"]
     assert process["state"] == "succeeded"
     assert changes.rows(lake.load_table("db.orders")).sort_by("id") == before
+
+
+def test_a_copy_of_a_folder_is_another_service(tmp_path: Path) -> None:
+    """Two of them would take each other for themselves before a restart, and both lead."""
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    first.mkdir()
+    name = _instance_id(first)
+    assert _instance_id(first) == name
+    shutil.copytree(first, copy)
+    assert _instance_id(copy) != name

@@ -39,6 +39,7 @@ _ACTIVE = (ProcessState.RUNNING, _CANCELLING)
 _TELLING = (*WITH_RESULT, *(ENDED_TASKS - {TaskState.COMMITTED}))
 """States of tasks after which there may be something to commit, to give up or to end. After a commit it is done at once."""
 _FULL_LOOK_SECONDS = 20.0
+"""How often processes are looked at of which no task tells anything."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,14 +146,11 @@ class Commits:
         with self._core.store.read() as view:
             tasks = view.find(TaskRow, process_id=process.id)
             is_open = bool(view.find(CommitRow, process_id=process.id, state=CommitState.OPEN))
-            try:
-                plan = self._plans.get(view, process.id)
-            except ProtocolError:  # of a newer release: it may be cancelled all the same
-                if process.state is not ProcessState.CANCELLING or is_open:
-                    raise
-                self._give_up(process, process.outcome or "it was cancelled")
-                return
-            results = load_results(view, process.id, plan, tasks)
+            plan = self._plan_of(view, process, is_open=is_open)
+            results = {} if plan is None else load_results(view, process.id, plan, tasks)
+        if plan is None:
+            self._give_up(process, process.outcome or "it was cancelled")
+            return
         if tasks and not is_open and all(task.state in ENDED_TASKS for task in tasks):
             self._end(process)
             return
@@ -164,6 +162,15 @@ class Commits:
             self._close(process, table, plan, results)
             return
         self._commit_results(process, table, plan, tasks, results)
+
+    def _plan_of(self, view: Transaction, process: ProcessRow, *, is_open: bool) -> CommitPlan | None:
+        """The plan of a process. None: it cannot be read, and is not needed to give up the process."""
+        try:
+            return self._plans.get(view, process.id)
+        except ProtocolError:  # of a newer release
+            if process.state is _CANCELLING and not is_open:
+                return None
+            raise
 
     def _commit_results(
         self,

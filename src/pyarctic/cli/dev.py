@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyarctic._environment import environment
 from pyarctic.cli.ending import at_signals
 from pyarctic.cli.init import FILE_NAME, TEXT, create_files
 from pyarctic.cli.session import JsonOption, note
@@ -117,7 +117,7 @@ def _start(stack: ExitStack, folder: Path, port: int) -> list[SampleWriter]:
     running = stack.enter_context(serve(load(), host="127.0.0.1", port=port, folder=folder / "state"))
     running.server.start()
     stack.callback(running.server.stop)
-    stack.enter_context(_environment({"ARCTIC_URL": running.url}))  # writers report their commits
+    stack.enter_context(environment({"ARCTIC_URL": running.url}))  # writers report their commits
     _start_optimizer(stack, running)
     for writer in writers:
         writer.start()
@@ -138,20 +138,6 @@ def _start_optimizer(stack: ExitStack, running: RunningService) -> None:
     thread.start()
     stack.callback(thread.join)
     stack.callback(optimizer.stop)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -105,11 +106,12 @@ def _open_store(url: str) -> SqlStore:
 
 
 def _instance_id(folder: Path) -> str:
-    """Names the service in this folder, also after a restart: nobody else uses the folder, so it may lead again at once."""
+    """Names the service in this folder, also after a restart: nobody else uses the folder, so it may lead again at once. A
+    copy of the folder is another service."""
     path = folder / "instance.id"
     if not path.exists():
         _write_once(path, str(uuid.uuid4()))
-    return path.read_text(encoding="utf-8").strip()
+    return f"{path.read_text(encoding='utf-8').strip()} at {socket.gethostname()} in {folder.resolve()}"
 
 
 def admin_token(folder: Path) -> str:

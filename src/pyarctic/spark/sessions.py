@@ -6,11 +6,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from pyarctic._environment import environment
 from pyarctic.spark import java
 from pyarctic.spark.shipping import is_archived
 
@@ -53,7 +54,8 @@ def session(app_name: str = "pyarctic", **conf: Setting) -> SparkSession:
     for key, value in (default_settings | settings).items():
         builder = builder.config(key, value)
     _silence_loggers()
-    with _environment(_variables(settings.get("spark.master"), submitted=submitted)):
+    # The Java launcher is for Spark, not for other programs that this process starts.
+    with environment(_variables(settings.get("spark.master"), submitted=submitted)):
         return builder.getOrCreate()
 
 
@@ -150,21 +152,6 @@ def _needs_jvm() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._gateway is None
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables during the start only: the Java launcher is for Spark, not for other programs this process starts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _setting_text(value: Setting) -> str:

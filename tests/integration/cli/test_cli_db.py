@@ -120,3 +120,9 @@ def test_a_backup_replaces_no_file(arctic: Arctic, tmp_path: Path) -> None:
     assert "there already" in refused(arctic, 2, "db", "backup", str(tmp_path / "there.db"), "--database", url).err
     assert (tmp_path / "there.db").read_text() == "mine"
     assert "no file" in refused(arctic, 2, "db", "restore", str(tmp_path / "none.db"), "--database", url).err
+
+
+def test_a_look_creates_no_file(arctic: Arctic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "arctic serve" in refused(arctic, 3, "db", "status", "--database", "sqlite:///none.db").err
+    assert not (tmp_path / "none.db").exists()

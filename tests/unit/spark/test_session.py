@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyarctic.spark.sessions import _environment, defaults, is_local
+from pyarctic._environment import environment
+from pyarctic.spark.sessions import defaults, is_local
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_the_log_settings_are_shipped() -> None:
 def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/mine")
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    with _environment({"JAVA_HOME": "/launcher", "SPARK_LOCAL_IP": "127.0.0.1"}):
+    with environment({"JAVA_HOME": "/launcher", "SPARK_LOCAL_IP": "127.0.0.1"}):
         assert (os.environ["JAVA_HOME"], os.environ["SPARK_LOCAL_IP"]) == ("/launcher", "127.0.0.1")
     assert os.environ["JAVA_HOME"] == "/mine"
     assert "SPARK_LOCAL_IP" not in os.environ

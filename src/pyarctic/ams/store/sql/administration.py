@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Table, func, insert, inspect, select, update
+from sqlalchemy import Connection, Table, func, insert, inspect, make_url, select, update
 
 from pyarctic.ams.store.port import Lease
 from pyarctic.ams.store.sql.database import Database
@@ -51,7 +51,7 @@ class DatabaseStatus:
 def database_status(url: str) -> DatabaseStatus:
     """Look at a database. Nothing is created or changed."""
     with _database(url) as database, database.explained():
-        if database.name.startswith("/") and not Path(database.name).exists():
+        if make_url(url).get_backend_name() == "sqlite" and not Path(database.name).exists():
             raise Unavailable(f"there is no database {database.name}", hint="`arctic serve` creates it.")
         with database.reader.connect() as connection:
             found = set(inspect(connection).get_table_names())
@@ -62,14 +62,14 @@ def database_status(url: str) -> DatabaseStatus:
             version = ".".join(map(str, dialect.server_version_info or ()))
             kind = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
             has_lease = revision is not None and LEASE.name in found
-    return DatabaseStatus(
-        name=database.name,
-        server=f"{kind} {version}",
-        revision=revision,
-        newest_revision=NEWEST,
-        rows=rows,
-        lease=SqlStore(database_of(url, wait_seconds=_WAIT_SECONDS)).lease() if has_lease else None,
-    )
+        return DatabaseStatus(
+            name=database.name,
+            server=f"{kind} {version}",
+            revision=revision,
+            newest_revision=NEWEST,
+            rows=rows,
+            lease=SqlStore(database).lease() if has_lease else None,
+        )
 
 
 def upgrade_database(url: str) -> None:
